@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lines of the local protocol, in both directions.
+ *
+ * nl_line is one finished output line, newline included, shared by reference between all
+ * the clients that get it: it is encoded once, whatever their number.
+ *
+ * nl_line_reader cuts input into lines. It takes whatever read() brought (one byte or a
+ * thousand lines) and holds memory only while a line is incomplete.
+ */
+#ifndef NL_PROTOCOL_LINE_H
+#define NL_PROTOCOL_LINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "protocol/buffer.h"
+
+struct nl_line {
+    uint32_t refs;
+    uint32_t len;
+    uint8_t bytes[]; /* len bytes, the last one is '\n' */
+};
+
+/* Makes a line of text (without newline) with one reference. */
+struct nl_line *nl_line_new(struct nl_slice text);
+struct nl_line *nl_line_ref(struct nl_line *line);
+struct nl_line *nl_line_unref(struct nl_line *line); /* takes NULL; returns NULL */
+
+struct nl_line_reader {
+    struct nl_buffer partial; /* the beginning of a line whose end has not come */
+    bool skipping;            /* the line was too long: its rest is thrown away */
+    bool started;             /* a byte order mark can only stand at the very beginning */
+};
+
+void nl_line_reader_init(struct nl_line_reader *r);
+void nl_line_reader_deinit(struct nl_line_reader *r);
+
+/* What a reader found: a line, or that a line longer than max_line ended or began to be skipped. */
+struct nl_line_sink {
+    /* text has no newline and no carriage return before it; it is never empty. Returns false to
+     * stop: the rest of the input is then kept and comes with the next call. */
+    bool (*line)(void *ctx, struct nl_slice text);
+    /* Called once per over-long line, when it is known to be too long. */
+    bool (*too_long)(void *ctx);
+    void *ctx;
+};
+
+/*
+ * Reads bytes; call with none to go on after a stop. Empty lines are passed over; a UTF-8
+ * byte order mark at the start of the stream is too. max_line counts bytes without the
+ * newline. The reader must not be freed from inside a sink function.
+ * Returns false when the sink stopped it.
+ */
+bool nl_line_reader_feed(struct nl_line_reader *r, struct nl_slice bytes, size_t max_line,
+                         const struct nl_line_sink *sink);
+
+/* At the end of the stream: gives a last line that has no newline, if there is one. */
+bool nl_line_reader_finish(struct nl_line_reader *r, size_t max_line, const struct nl_line_sink *sink);
+
+#endif
