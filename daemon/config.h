@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The configuration: nolagd.conf and conf.d/ beside it (conf.d/*.conf in the folder of FILE, by
+ * The configuration: nolagd.conf and the files *.conf of conf.d beside it (in the folder of FILE, by
  * name), read with inih into one struct. One table of keys (name, kind, range, default) drives the
  * parser, the defaults and --check-config; nothing about a key is written twice.
  *
