@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What writes JSON shares beyond transcode.h. Used inside protocol/ only. */
+#ifndef NL_PROTOCOL_JSON_H
+#define NL_PROTOCOL_JSON_H
+
+#include <stdbool.h>
+
+#include "protocol/buffer.h"
+
+/* As nl_json_string(), but false, with out as it was, when s is not UTF-8. */
+bool nl_json_string_exact(struct nl_buffer *out, struct nl_slice s);
+
+/* How many bytes of s, from its start, stand for themselves inside a JSON string. */
+size_t nl_json_plain(struct nl_slice s);
+
+#endif
