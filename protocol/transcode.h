@@ -11,6 +11,7 @@
  *   str that is not UTF-8      {"$str":"base64"}
  *   ext                        {"$ext":[code,"base64"]}
  *   map with another key, or with one key twice   {"$map":[[k,v],...]}
+ *       (a key with U+0000 in it is another key: json-c could not read it back)
  *   map of one of these one-key shapes            {"$esc":{...}}
  */
 #ifndef NL_PROTOCOL_TRANSCODE_H
@@ -46,7 +47,8 @@ bool nl_utf8_valid(struct nl_slice s);
  * Parses one line (without its newline) as a JSON object. Strict RFC 8259: no comments,
  * no NaN or Infinity, no leading zeros, no trailing text; numbers that no 64-bit integer
  * or finite double holds are refused, and so are unpaired surrogate escapes. NUL bytes are refused, the escape for
- * U+0000 is not. On NL_OK *out is the object, which the caller frees with
+ * U+0000 only in keys (see above). Of a key that comes twice the last one counts. On
+ * NL_OK *out is the object, which the caller frees with
  * json_object_put(). Errors: BAD_JSON, TOO_DEEP, BAD_UTF8. max_depth is at most 128.
  */
 enum nl_error nl_json_parse(struct nl_slice line, unsigned max_depth, struct json_object **out);
@@ -59,7 +61,8 @@ enum nl_pack_mode {
 /*
  * Appends value as MessagePack. NULL is nil. Integers take their shortest form, doubles
  * are float64. In tagged mode a one-key object whose key is a tag is read as that tag;
- * base64 is RFC 4648 with padding. Errors: BAD_PAYLOAD with *why a static text that
+ * base64 is RFC 4648 with padding. What nests deeper than NL_SCAN_MAX_DEPTH - 1 is refused, as a frame
+ * that holds it could not be read back. Errors: BAD_PAYLOAD with *why a static text that
  * says what is wrong; out is then as it was.
  */
 enum nl_error nl_msgpack_from_json(struct nl_buffer *out, struct json_object *value, enum nl_pack_mode mode,
