@@ -2,21 +2,27 @@
 /*
  * The outbox of a session: publishes of local clients on their way to the broker.
  *
- * Every entry gets exactly one outcome, by ops.done, unless its owner vanished (then it is
- * still sent, with no one to tell). Order: round-robin over uids, then over the clients of a uid, first in
- * first out within a client. Pace: a token bucket of burst 10 and rate publish_rate - 10 (so that burst
- * and refill together stay under publish_rate in every second; a publish_rate below 20 splits 1 to 4), halved for 10 s
- * after the broker said rate_limit_exceeded all the same; that message goes again, before newer
- * ones of its client. publish_rate 0: no limit.
- * At most 256 entries are in flight (sent, not answered). The broker answers in the order sent.
+ * Every entry gets exactly one outcome, by ops.done. When its owner vanished it is still sent, and its
+ * outcome comes with owner NULL. Order: round-robin over uids, then over the clients of a uid, first in first
+ * out within a client.
  *
- * When the link goes down, what was in flight is queued again, before everything else of its
- * client, marked redelivered. If the close was 1009 or 1011, the oldest unanswered entry is the suspect: after the
- * reconnect it is sent alone, and if the link closes like that again while it is the oldest unanswered one, it is rejected
- * (BROKER_REJECTED). Other closes convict nobody.
+ * Pace: a token bucket of burst 10 and rate publish_rate - 10, so that burst and refill together stay
+ * under publish_rate in every second; a publish_rate below 20 splits 1 to 4, and 1 is one publish in
+ * 1.1 s. After the broker said rate_limit_exceeded all the same, the bucket is empty and fills at half the
+ * rate for 10 s; that message goes again, before newer ones of its client. publish_rate 0: no limit, but 25/s
+ * in such 10 s. The bucket knows nothing of links: a reconnect gives no new burst.
  *
- * Bounds: max_messages and max_bytes (of packed data), each entry's ttl. ttl counts while the entry waits to be
- * sent; one that is in flight is not timed out.
+ * At most 256 entries are in flight (sent, not answered). The broker answers in the order sent, so what was
+ * passed over when a later one is answered gets BROKER_IGNORED.
+ *
+ * When the link goes down, what was in flight is queued again, before everything newer of its
+ * client, marked redelivered. If the close was 1009 or 1011, the oldest unanswered entry is the suspect:
+ * after the reconnect it is sent alone, and if the link closes like that again while it is the oldest
+ * unanswered one, it is rejected (BROKER_REJECTED). Any answer acquits it. Other closes convict nobody and
+ * acquit nobody.
+ *
+ * Bounds: max_messages and max_bytes (of packed data), each entry's ttl. ttl counts while the entry waits to
+ * be sent; one that is in flight is not timed out.
  *
  * Pure: no loop, no clock. now_ms is monotonic.
  */
@@ -32,44 +38,57 @@
 #include "protocol/frame.h"
 
 /*
- * One publish. The creator fills the first part and hands it over with nl_outbox_push(); the outbox owns it then,
- * until done has returned.
+ * One publish. The creator fills the first part and hands it over with nl_outbox_push(); the outbox owns it
+ * then, until done has returned.
  */
 struct nl_publish {
-    void *owner;       /* the client; NULL after nl_outbox_forget() */
+    void *owner; /* the client, not NULL; NULL after nl_outbox_forget() */
     uid_t uid;
-    char *topic;       /* owned, NUL-terminated */
-    uint8_t *data;     /* owned: the packed payload */
+    char *topic;   /* owned, NUL-terminated */
+    uint8_t *data; /* owned: the packed payload */
     size_t data_len;
-    char *filter_key;  /* owned, NULL = no filter; sent upstream as "filter" */
-    char *id;          /* owned, JSON text of the client's id, or NULL */
-    char *msg_ref;     /* owned, the client's msgRef, or NULL */
+    char *filter_key; /* owned, NULL = no filter; sent upstream as "filter" */
+    char *id;         /* owned, JSON text of the client's id, or NULL */
+    char *msg_ref;    /* owned, the client's msgRef, or NULL */
     int qos;
     bool retain;
-    bool echo;         /* upstream */
+    bool echo; /* upstream */
 
     /* The outbox's own. */
-    uint64_t ref;         /* our msgRef upstream, 1, 2, 3, ... as decimal text */
+    uint64_t ref;         /* our msgRef upstream, 1, 2, 3, ..., as text; a new one each time; 0 = never sent */
+    uint64_t seq;         /* the order in which entries were pushed */
     uint64_t deadline_ms; /* of its ttl */
-    bool redelivered;
+    bool in_flight;       /* sent and not answered, else it waits */
+    bool redelivered;     /* sent again because a link went down before the answer */
     bool suspect;
     struct nl_outbox_lane *lane;
-    struct nl_publish *prev, *next;
+    struct nl_publish *prev, *next;   /* in its lane's waiting, or in the outbox's in_flight */
+    struct nl_publish *older, *newer; /* in the outbox's all */
 };
 
-struct nl_publish *nl_publish_new(void);                    /* zeroed */
-struct nl_publish *nl_publish_free(struct nl_publish *p);   /* takes NULL; returns NULL */
+struct nl_publish *nl_publish_new(void);                  /* zeroed */
+struct nl_publish *nl_publish_free(struct nl_publish *p); /* takes NULL; returns NULL */
 
-/* The outcome: error NL_OK means published. frame is the broker's error frame, or NULL. */
+/*
+ * The outcome: error NL_OK means published. When the broker answered with an error, broker_error is its frame
+ * (it lives until done returns) and error is BROKER_REJECTED: tell the client what the frame says. Else it is
+ * NULL.
+ */
 struct nl_outcome {
     enum nl_error error;
     const struct nl_frame *broker_error;
 };
 
 struct nl_outbox_ops {
-    /* Gives one encoded publish frame to the link; false = the link takes no more right now. */
+    /*
+     * Gives one encoded publish frame to the link; false = the link takes no more right now. It calls nothing
+     * of the outbox.
+     */
     bool (*send)(void *ctx, struct nl_slice frame);
-    /* The one outcome. p->owner may be NULL. p is freed when this returns. It may call nl_outbox_push() and nl_outbox_forget(). */
+    /*
+     * The one outcome. p->owner may be NULL. p is freed when this returns. It may call nl_outbox_push() and
+     * nl_outbox_forget().
+     */
     void (*done)(void *ctx, struct nl_publish *p, struct nl_outcome outcome);
     void *ctx;
 };
@@ -78,7 +97,7 @@ struct nl_outbox_limits {
     uint64_t publish_rate; /* per second; 0 = none */
     uint64_t max_messages;
     uint64_t max_bytes;
-    uint64_t ttl_ms;
+    uint64_t ttl_ms; /* 0 = none */
 };
 
 struct nl_outbox;
@@ -110,18 +129,36 @@ void nl_outbox_up(struct nl_outbox *o, uint64_t now_ms);
 void nl_outbox_down(struct nl_outbox *o, int close_code, uint64_t now_ms);
 
 /*
- * The broker's answer to a publish (published, or error with a msgRef). Returns false when msg_ref is none of ours in
- * flight (a late one: ignored).
+ * The broker's answer to a publish (published, or error with a msgRef). Returns false when msg_ref is none of
+ * ours in flight (a late one: ignored). Entries sent before it that have no answer end with BROKER_IGNORED.
  */
 bool nl_outbox_answer(struct nl_outbox *o, const struct nl_frame *frame, uint64_t now_ms);
+
+/*
+ * The newest ref sent so far. Who sends another request or a heartbeat behind it and has that answered knows
+ * that the turn of everything up to this ref has passed: nl_outbox_passed() ends what of it has no answer
+ * with BROKER_IGNORED. Not across a reconnect: refs of what is sent again are new.
+ */
+uint64_t nl_outbox_newest(const struct nl_outbox *o);
+void nl_outbox_passed(struct nl_outbox *o, uint64_t ref);
+
+/*
+ * The oldest unanswered entry, or NULL: when another request was sent before its ref and is still unanswered,
+ * that request is the suspect of a close, and nl_outbox_down() must be told close_code 0.
+ */
+const struct nl_publish *nl_outbox_oldest(const struct nl_outbox *o);
+
+/* The suspect, from the nl_outbox_down() that made it one until its answer or end, or NULL. Meanwhile nothing
+ * else is sent. */
+const struct nl_publish *nl_outbox_suspect(const struct nl_outbox *o);
 
 /* A broker without answers to publishes (protocol version 1): entries are done as soon as they are sent. */
 void nl_outbox_set_unanswered(struct nl_outbox *o, bool unanswered);
 
-/* The owner is gone: its entries stay, with owner NULL. */
+/* The owner is gone: its entries stay, with owner NULL. The same address may come again as another owner. */
 void nl_outbox_forget(struct nl_outbox *o, void *owner);
 
-/* Every entry ends with this error (SHUTTING_DOWN, say). */
+/* Every entry ends with this error (SHUTTING_DOWN, say); what done pushes meanwhile stays. */
 void nl_outbox_fail_all(struct nl_outbox *o, enum nl_error error);
 
 uint64_t nl_outbox_messages(const struct nl_outbox *o); /* waiting or in flight */
