@@ -77,7 +77,7 @@ struct nl_config {
 };
 
 /*
- * What is wrong, one line per finding: "FILE:LINE: unknown key \"utl\" in [session x]; did you
+ * What is wrong, one line (with its '\n') per finding: "FILE:LINE: unknown key \"utl\" in [session x]; did you
  * mean \"url\"?". The caller frees it with free(). Collected, not stopped at the first.
  */
 struct nl_config_report {
@@ -97,13 +97,49 @@ struct nl_config *nl_config_free(struct nl_config *config); /* takes NULL; retur
 /* The session of that name, or NULL. */
 const struct nl_session_config *nl_config_session(const struct nl_config *config, const char *name);
 
+/* The session of clients without auth: default_session, else the one named "default", else the only one; or NULL. */
+const struct nl_session_config *nl_config_default_session(const struct nl_config *config);
+
 /* The defaults of [session], with no name and no token, for sessions opened by token. The caller frees with nl_session_config_free(). */
 struct nl_session_config *nl_session_config_new(void);
 struct nl_session_config *nl_session_config_free(struct nl_session_config *config);
 
 /*
- * Splits a url into parts for a link. Returns false when it is not ws:// or wss:// with a host.
- * host has no brackets for IPv6 literals. Both strings are for free().
+ * The table of keys: what the parser, --check-config, --dump-config and the documentation know about them.
+ */
+enum nl_config_kind {
+    NL_CONFIG_TEXT,   /* char *, as all up to WORD; max is its length */
+    NL_CONFIG_NAME,   /* char *; a session's name: 1 to 64 of [a-zA-Z0-9_.-] */
+    NL_CONFIG_PATH,   /* char * */
+    NL_CONFIG_URL,    /* char *; see nl_url_parse() */
+    NL_CONFIG_WORD,   /* char *; one of choices */
+    NL_CONFIG_CHOICE, /* an enum; its value is the index in choices */
+    NL_CONFIG_BOOL,   /* bool */
+    NL_CONFIG_COUNT,  /* uint64_t */
+    NL_CONFIG_LIMIT,  /* uint64_t; also "unlimited", UINT64_MAX */
+    NL_CONFIG_TIME,   /* uint64_t, ms */
+    NL_CONFIG_SIZE,   /* uint64_t, bytes */
+    NL_CONFIG_MODE,   /* uint32_t, octal */
+};
+
+struct nl_config_key {
+    const char *section; /* "daemon" or "session" */
+    const char *name;
+    enum nl_config_kind kind;
+    size_t offset;        /* in struct nl_daemon_config or nl_session_config */
+    const char *fallback; /* the default, as one would write it; NULL: unset, which an empty value says too */
+    uint64_t min, max;    /* in the unit of the field */
+    const char *const *choices; /* ends with NULL */
+    const char *help;           /* one line */
+};
+
+/* All keys, by section, in the order of their documentation. */
+const struct nl_config_key *nl_config_keys(size_t *count);
+
+/*
+ * Splits a url into parts for a link. Returns false, with both strings NULL, when it is not ws:// or wss:// with a
+ * host, or has user information or a fragment. host has no brackets for IPv6 literals; path
+ * includes the query and is at least "/". Both strings are for free().
  */
 bool nl_url_parse(const char *url, bool *tls, char **host, uint16_t *port, char **path);
 
