@@ -31,6 +31,7 @@ enum {
     NAME_LEN = 64,  /* of a session */
     TEXT_LEN = 199, /* no line that inih reads can hold more */
     TOKEN_LEN = 4096,
+    TOKEN_ROOM = TOKEN_LEN + 64, /* with the white space behind it */
     SOCKET_LEN = sizeof(((struct sockaddr_un *)0)->sun_path) - 1,
     HOST_LEN = 253,
 };
@@ -956,8 +957,7 @@ static void load_drop_ins(struct loader *l) {
 
 /* ---- tokens ---- */
 
-/* Where a token_file without a folder is looked for: among systemd's credentials, or beside the
- * configuration. */
+/* Where a token_file without a folder is looked for: systemd's credentials, or beside the configuration. */
 static char *token_folder(const struct loader *l, bool *credential) {
     const char *folder = getenv("CREDENTIALS_DIRECTORY");
 
@@ -980,12 +980,14 @@ static ssize_t read_all(int fd, char *bytes, size_t size) {
 
 /* Returns why the content is no token, or NULL; cuts the white space behind it. */
 static const char *check_token(char *bytes, size_t *len) {
-    if (*len > TOKEN_LEN)
+    if (*len == TOKEN_ROOM)
         return "is longer than 4096 bytes";
     while (*len > 0 && (bytes[*len - 1] == ' ' || (bytes[*len - 1] >= '\t' && bytes[*len - 1] <= '\r')))
         (*len)--;
     if (*len == 0)
         return "is empty";
+    if (*len > TOKEN_LEN)
+        return "is longer than 4096 bytes";
     if (memchr(bytes, '\n', *len))
         return "has more than one line";
     for (size_t i = 0; i < *len; i++) {
@@ -1011,7 +1013,7 @@ static const char *check_token_file(int fd) {
 }
 
 static const char *read_token(int fd, char **token) {
-    char bytes[TOKEN_LEN + 1];
+    char bytes[TOKEN_ROOM];
     const char *why = check_token_file(fd);
     ssize_t n = why ? 0 : read_all(fd, bytes, sizeof(bytes));
     size_t len = n > 0 ? (size_t)n : 0;
