@@ -9,7 +9,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from control import Broker  # noqa: E402
-from wsclient import Client  # noqa: E402
+from wsclient import HEARTBEAT, Client  # noqa: E402
+
+FENCE = {"type": "fence"}
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +27,7 @@ def broker(shared_broker):
     """The module's broker, with nothing left over from the test before."""
     shared_broker.reset()
     yield shared_broker
+    assert shared_broker.counters().get("internalErrors", 0) == 0
     shared_broker.clear()
 
 
@@ -35,8 +38,10 @@ def connect(broker):
 
     def connect(actor=None, **auth):
         token = None if actor is None else f"tok-{actor}"
-        clients.append(Client(broker.url, token, **auth))
-        return clients[-1]
+        client = Client(broker.url, token, **auth)
+        client.number = max(each["connection"] for each in broker.state())
+        clients.append(client)
+        return client
 
     yield connect
     broker.clear()
@@ -45,19 +50,28 @@ def connect(broker):
 
 
 @pytest.fixture
-def fence(broker):
-    """fence(client): all frames that reached it, now that all is quiet."""
-    def fence(client):
-        client.send(b"")
+def quiet(broker):
+    """quiet(client, ...): the frames each has got, once nothing is on its way any more.
+
+    A heartbeat proves that the broker has handled all that was sent, a frame
+    behind everything that waited for delivery that the rest has come.
+    """
+    def collect(client, last):
         frames = []
-        while (frame := client.recv()) != b"":
-            frames.append(frame)
-        broker.settle()
-        number = broker.state()[0]["connection"]  # any: the fence goes to all
-        assert number
-        broker.inject(frame={"type": "fence"})
-        while (frame := client.recv()) != {"type": "fence"}:
+        while (frame := client.recv()) != last:
             frames.append(frame)
         return frames
 
-    return fence
+    def quiet(*clients):
+        before = broker.wait_for(type="heartbeat", count=0)
+        for client in clients:
+            client.send(HEARTBEAT)
+        broker.wait_for(type="heartbeat", count=before + len(clients))
+        broker.settle()
+        for client in clients:
+            broker.inject(frame=FENCE, connection=client.number)
+        got = [[frame for frame in collect(client, FENCE) if frame != HEARTBEAT]
+               for client in clients]
+        return got[0] if len(clients) == 1 else got
+
+    return quiet

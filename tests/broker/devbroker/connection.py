@@ -13,7 +13,10 @@ import asyncio
 import collections
 import contextlib
 import logging
+import socket
+import struct
 import traceback
+from http import HTTPStatus
 from typing import Any, Optional
 
 from websockets.frames import OP_BINARY, OP_CLOSE, OP_CONT, OP_TEXT, Frame
@@ -34,6 +37,7 @@ MAX_FRAME_BYTES = 1024 * 1024
 MAX_MAILBOX = 10_000  # above this the broker stops reading
 MAX_PENDING = 100_000  # events beyond this are dropped and counted
 LINGER_S = 2.0  # for the peer to close TCP after a close frame
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # linger on, for no time at all
 
 log = logging.getLogger("devbroker")
 
@@ -72,6 +76,7 @@ class Connection(asyncio.Protocol):
         self._gone = asyncio.Event()  # TCP has ended
         self._silent = False
         self._closing = False  # the broker has ended the session
+        self._senders = {"binary": self._send, "text": self._send_text, "tcp": self._send_tcp}
         self._message: list[bytes] = []  # fragments of an incoming message
         self._message_is_text = False
 
@@ -128,7 +133,7 @@ class Connection(asyncio.Protocol):
             for name, value in fault["headers"].items():
                 response.headers[name] = value
         elif request.path.split("?")[0] != PATH:
-            response = self._protocol.reject(404, f"The broker is at {PATH}\n")
+            response = self._protocol.reject(HTTPStatus.NOT_FOUND, f"The broker is at {PATH}\n")
         else:
             response = self._protocol.accept(request)
         if response.status_code == 101:
@@ -199,15 +204,16 @@ class Connection(asyncio.Protocol):
         except Poison:
             self.close(1011, "")
             return
-        if answer is None:
-            self._drops(request, "before") or self._drops(request, "after")
-            return
-        await self._delay(request)
+        if answer is not None:
+            await self._delay(request)
         if self._drops(request, "before"):
             return
-        if self._broker.faults.take("mute", self.session, request) is None:
+        if answer is not None and not self._muted(request):
             await self._send(answer)
         self._drops(request, "after")
+
+    def _muted(self, request: Request) -> bool:
+        return self._broker.faults.take("mute", self.session, request) is not None
 
     def _drops(self, request: Request, when: str) -> bool:
         action = self._broker.faults.take("drop", self.session, request, when=when)
@@ -239,7 +245,7 @@ class Connection(asyncio.Protocol):
     def _post_pending(self) -> None:
         pending, self._pending = self._pending, []
         for packed, opcode in pending:
-            self._post(self._send_text if opcode == "text" else self._send, packed)
+            self._post(self._senders[opcode], packed)
 
     async def _send(self, payload: bytes) -> None:
         if self._protocol.state.name != "OPEN":
@@ -258,6 +264,10 @@ class Connection(asyncio.Protocol):
         if self._protocol.state.name == "OPEN":
             self._protocol.send_text(payload)
             self._flush()
+
+    async def _send_tcp(self, data: bytes) -> None:
+        """Bytes that need not be a WebSocket frame."""
+        self._transport.write(data)
 
     def _send_fragments(self, payload: bytes, size: int) -> None:
         pieces = [payload[at:at + size] for at in range(0, len(payload), size)] or [b""]
@@ -302,13 +312,16 @@ class Connection(asyncio.Protocol):
             self._loop.call_later(LINGER_S, self._transport.abort)
 
     def drop(self, action: dict) -> None:
-        """End the connection as a fault: TCP reset, or a close frame."""
+        """End the connection as a fault: a TCP reset, a bare FIN, or a close frame."""
         self._broker.journal.count("dropped")
         if not action["abort"]:
             self.resume()
             self.close(action["code"], action["reason"])
             return
         self._leave_now()
+        if action["abort"] != "fin":
+            self._transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         self._transport.abort()
 
     def _leave_now(self) -> None:

@@ -14,6 +14,7 @@ without `count` it stays until `clear`.
 import asyncio
 import dataclasses
 import json
+from http import HTTPStatus
 from typing import Any, Awaitable, Callable, Iterable
 
 from . import codec
@@ -99,9 +100,10 @@ class Control:
         self._broker.faults.add(_rule("refuse", rule, error="rate_limit_exceeded", fields={}))
 
     def drop(self, command: dict) -> dict:
+        action = _drop_action(command)
         connections = self._connections(command)
         for connection in connections:
-            connection.drop(_drop_action(command))
+            connection.drop(action)
         return {"connections": [each.session.number for each in connections]}
 
     def drop_at(self, command: dict) -> None:
@@ -130,7 +132,7 @@ class Control:
 
     def http_status(self, command: dict) -> None:
         self._broker.faults.add(_rule("http", {"count": command.get("count")},
-                                      status=int(command["status"]),
+                                      status=HTTPStatus(command["status"]),
                                       headers=command.get("headers", {}),
                                       body=command.get("body", "")))
 
@@ -156,8 +158,8 @@ class Control:
 
     def inject(self, command: dict) -> dict:
         opcode = command.get("opcode", "binary")
-        if opcode not in ("binary", "text"):
-            raise BadCommand('opcode is "binary" or "text"')
+        if opcode not in ("binary", "text", "tcp"):
+            raise BadCommand('opcode is "binary", "text" or "tcp"')
         if "hex" in command:
             packed = bytes.fromhex(command["hex"])
         else:
@@ -270,7 +272,10 @@ class Control:
 
 
 def _drop_action(command: dict) -> dict:
-    return {"abort": command.get("abort", False), "code": command.get("code", 1000),
+    abort = command.get("abort", False)
+    if abort not in (True, False, "fin"):
+        raise BadCommand('abort is true, false or "fin"')
+    return {"abort": abort, "code": command.get("code", 1000),
             "reason": command.get("reason", "")}
 
 
