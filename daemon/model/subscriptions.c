@@ -1,0 +1,847 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/model/subscriptions.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <uthash.h>
+#include <utlist.h>
+
+#include "protocol/alloc.h"
+
+enum op { OP_NONE, OP_SUBSCRIBE, OP_SET_FILTERS, OP_UNSUBSCRIBE };
+
+/* Which list of nl_subscriptions a topic is on; idle ones are on none. */
+enum place { IDLE, READY, IN_FLIGHT, REFUSED };
+
+/* A client's request that has no answer yet. */
+struct nl_change {
+    struct nl_peer *peer;
+    struct topic *topic;
+    struct nl_subscription *subscription; /* once applied; NULL for an unsubscribe */
+    enum nl_request_type type;
+    char *id;
+    struct nl_filters filters; /* the request's; once applied what the client then has */
+    int qos;
+    bool applied;                  /* it is in topic.waiting */
+    bool joined;                   /* a fresh subscription on a topic that the broker already had */
+    struct nl_change *prev, *next; /* in topic.queue or topic.waiting */
+    struct nl_change *of_peer_prev, *of_peer_next; /* in nl_peer.changes */
+};
+
+struct topic {
+    char *name;
+    size_t len;
+    struct nl_wishes wishes;
+    struct nl_change *queue;   /* not applied: a request is in flight */
+    struct nl_change *waiting; /* applied; answered when upstream serves them */
+    bool held;                 /* the broker has a subscription of ours */
+    uint8_t qos;               /* of it */
+    uint8_t asked_qos;
+    bool restoring; /* counted in nl_subscriptions.restoring */
+    bool refused;   /* the broker refuses what is wished */
+    bool abandoned; /* in flight, timed out, nobody waits any more */
+    enum op op;     /* in flight */
+    enum place place;
+    uint64_t due_ms;           /* IN_FLIGHT: its deadline; REFUSED: when to try again */
+    uint64_t fence;            /* abandoned: the heartbeat behind it */
+    uint64_t settled_ms;       /* the last change upstream */
+    struct topic *prev, *next; /* in the list of its place */
+    UT_hash_handle hh;         /* in nl_subscriptions.topics */
+};
+
+struct nl_subscriptions {
+    struct nl_subscriptions_limits limits;
+    struct nl_subscriptions_ops ops;
+    enum nl_reported reported;
+    uint64_t seed;
+    bool up;
+    struct topic *topics;   /* by name */
+    struct topic *lists[4]; /* by enum place, linked by prev, next; oldest first */
+    uint32_t in_flight;
+    uint64_t restoring;
+    uint64_t refused;
+    struct nl_buffer scratch; /* filters of the frame being sent */
+};
+
+struct nl_subscriptions *nl_subscriptions_new(const struct nl_subscriptions_limits *limits,
+                                              const struct nl_subscriptions_ops *ops,
+                                              enum nl_reported reported, uint64_t seed) {
+    struct nl_subscriptions *s = nl_calloc(1, sizeof(*s));
+
+    s->limits = *limits;
+    s->ops = *ops;
+    s->reported = reported;
+    s->seed = seed;
+    nl_buffer_init(&s->scratch);
+    return s;
+}
+
+/* ---- topics and their places ---- */
+
+static struct topic *find_topic(const struct nl_subscriptions *s, struct nl_slice name) {
+    struct topic *t;
+
+    HASH_FIND(hh, s->topics, name.ptr, name.len, t);
+    return t;
+}
+
+static struct topic *topic_for(struct nl_subscriptions *s, struct nl_slice name) {
+    struct topic *t = find_topic(s, name);
+
+    if (t != NULL)
+        return t;
+    t = nl_calloc(1, sizeof(*t));
+    t->name = nl_strndup((const char *)name.ptr, name.len);
+    t->len = name.len;
+    nl_wishes_init(&t->wishes);
+    HASH_ADD_KEYPTR(hh, s->topics, t->name, t->len, t);
+    return t;
+}
+
+static struct nl_slice topic_name(const struct topic *t) {
+    return nl_slice(t->name, t->len);
+}
+
+static void move(struct nl_subscriptions *s, struct topic *t, enum place to) {
+    if (t->place != IDLE)
+        DL_DELETE(s->lists[t->place], t);
+    s->in_flight -= t->place == IN_FLIGHT;
+    t->place = to;
+    s->in_flight += to == IN_FLIGHT;
+    if (to != IDLE)
+        DL_APPEND(s->lists[to], t);
+}
+
+static void set_refused(struct nl_subscriptions *s, struct topic *t, bool refused) {
+    s->refused += refused;
+    s->refused -= t->refused;
+    t->refused = refused;
+}
+
+static void restored(struct nl_subscriptions *s, struct topic *t) {
+    s->restoring -= t->restoring;
+    t->restoring = false;
+}
+
+static void topic_free(struct nl_subscriptions *s, struct topic *t) {
+    assert(t->queue == NULL && t->waiting == NULL);
+    move(s, t, IDLE);
+    restored(s, t);
+    set_refused(s, t, false);
+    HASH_DEL(s->topics, t);
+    nl_wishes_deinit(&t->wishes);
+    free(t->name);
+    free(t);
+}
+
+struct nl_subscriptions *nl_subscriptions_free(struct nl_subscriptions *s) {
+    struct topic *t, *tmp;
+
+    if (s == NULL)
+        return NULL;
+    HASH_ITER (hh, s->topics, t, tmp) {
+        topic_free(s, t);
+    }
+    nl_buffer_deinit(&s->scratch);
+    free(s);
+    return NULL;
+}
+
+/* ---- requests and their answers ---- */
+
+static struct nl_change *change_new(struct nl_peer *peer, struct topic *t, struct nl_request *request) {
+    struct nl_change *c = nl_calloc(1, sizeof(*c));
+
+    c->peer = peer;
+    c->topic = t;
+    c->type = request->type;
+    c->qos = request->qos;
+    c->id = request->id;
+    request->id = NULL;
+    c->filters = request->filters;
+    nl_filters_init(&request->filters);
+    DL_APPEND2(peer->changes, c, of_peer_prev, of_peer_next);
+    peer->pending++;
+    return c;
+}
+
+/* Takes a change out of the list it is on and frees it. Its peer waits for one answer less. */
+static void change_free(struct nl_change *c) {
+    if (c->applied)
+        DL_DELETE(c->topic->waiting, c);
+    else
+        DL_DELETE(c->topic->queue, c);
+    if (c->subscription != NULL)
+        c->subscription->changes--;
+    DL_DELETE2(c->peer->changes, c, of_peer_prev, of_peer_next);
+    c->peer->pending--;
+    nl_filters_deinit(&c->filters);
+    free(c->id);
+    free(c);
+}
+
+/* Gives the answer; the change is gone after. */
+static void answer(struct nl_subscriptions *s, struct nl_change *c, struct nl_line *line) {
+    struct nl_peer *peer = c->peer;
+
+    change_free(c);
+    s->ops.answer(s->ops.ctx, peer, line);
+}
+
+static struct nl_line *refusal_line(const struct nl_change *c, enum nl_error error, const char *hint) {
+    return nl_error_line(error, nl_request_name(c->type), c->id, topic_name(c->topic), hint);
+}
+
+static const char *answer_type(enum nl_request_type type) {
+    if (type == NL_REQUEST_SUBSCRIBE)
+        return "subscribed";
+    return type == NL_REQUEST_UNSUBSCRIBE ? "unsubscribed" : "filtersUpdated";
+}
+
+static struct nl_line *success_line(const struct nl_change *c, bool pending) {
+    struct nl_object o;
+
+    nl_object_begin(&o, answer_type(c->type));
+    if (c->id != NULL)
+        nl_object_json(&o, "id", nl_slice_str(c->id));
+    nl_object_str(&o, "topic", topic_name(c->topic));
+    if (c->type == NL_REQUEST_SUBSCRIBE)
+        nl_object_bool(&o, "loadBalance", false);
+    if (c->type != NL_REQUEST_UNSUBSCRIBE && (c->type != NL_REQUEST_SUBSCRIBE || c->filters.count > 0))
+        nl_object_filters(&o, "filters", &c->filters);
+    if (c->type == NL_REQUEST_SUBSCRIBE)
+        nl_object_int(&o, "qos", pending ? c->subscription->qos : c->topic->qos);
+    if (pending)
+        nl_object_bool(&o, "pending", true);
+    else if (c->joined)
+        nl_object_cstr(&o, "lateJoin", "none");
+    return nl_object_line(&o);
+}
+
+static void confirm(struct nl_subscription *sub, uint64_t now_ms) {
+    if (!nl_wishes_confirm(sub))
+        return;
+    nl_seen_deinit(&sub->granted);
+    sub->grant_until_ms = now_ms + NL_GRANT_MS;
+}
+
+static void succeed(struct nl_subscriptions *s, struct nl_change *c, bool pending, uint64_t now_ms) {
+    if (c->subscription != NULL)
+        confirm(c->subscription, now_ms);
+    answer(s, c, success_line(c, pending));
+}
+
+/* ---- applying requests to the wishes ---- */
+
+static bool at_limit(const struct nl_subscriptions *s, const struct nl_peer *peer) {
+    return (s->limits.per_client != 0 && peer->subscription_count >= s->limits.per_client) ||
+           (s->limits.per_uid != 0 && peer->quota->subscriptions >= s->limits.per_uid);
+}
+
+static void remove_subscription(struct nl_subscription *sub) {
+    nl_quota_give(&sub->peer->quota->subscriptions, 1);
+    nl_wishes_remove(sub);
+}
+
+static void undo(struct nl_subscription *sub) {
+    if (sub->unsettled && sub->fresh)
+        remove_subscription(sub);
+    else
+        nl_wishes_undo(sub);
+}
+
+/* The list that the change would leave its subscription with. */
+static enum nl_error wished_filters(struct nl_change *c, const struct nl_subscription *sub,
+                                    struct nl_filters *out) {
+    enum nl_error error = NL_OK;
+
+    if (c->type == NL_REQUEST_SUBSCRIBE || c->type == NL_REQUEST_SET_FILTERS) {
+        *out = c->filters;
+        nl_filters_init(&c->filters);
+        return NL_OK;
+    }
+    nl_filters_copy(out, &sub->filters);
+    if (c->type == NL_REQUEST_ADD_FILTERS)
+        error = nl_filters_add(out, &c->filters);
+    else
+        nl_filters_remove(out, &c->filters);
+    if (error != NL_OK)
+        nl_filters_deinit(out);
+    return error;
+}
+
+static const char conflict_hint[] = "another client wants all messages of this topic, or filtered ones, and "
+                                    "the broker may hide filters from who "
+                                    "wants all; if it does not, set filters_reported = yes for this session";
+
+/* Would the topic with these filters still be one subscription upstream? */
+static enum nl_error judge(const struct nl_subscriptions *s, const struct topic *t,
+                           const struct nl_subscription *sub, const struct nl_filters *filters) {
+    struct nl_prospect p = nl_wishes_prospect(&t->wishes, sub, filters);
+
+    if (s->reported == NL_REPORTED_YES)
+        return NL_OK;
+    if (p.mixed)
+        return NL_ERROR_WISH_CONFLICT;
+    return p.keys > NL_FILTERS_MAX ? NL_ERROR_TOO_MANY_FILTERS : NL_OK;
+}
+
+static struct nl_subscription *fresh_subscription(struct nl_subscriptions *s, struct nl_change *c) {
+    uint8_t qos = c->qos < 0 ? s->limits.qos : (uint8_t)c->qos;
+
+    c->joined = c->topic->held;
+    c->peer->quota->subscriptions++;
+    return nl_wishes_add(&c->topic->wishes, c->peer, qos);
+}
+
+static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c, const char **hint) {
+    struct nl_subscription *sub = nl_wishes_find(&c->topic->wishes, c->peer);
+    struct nl_filters filters;
+    enum nl_error error;
+
+    if (sub == NULL && c->type != NL_REQUEST_SUBSCRIBE)
+        return NL_ERROR_NOT_SUBSCRIBED;
+    if (sub == NULL && at_limit(s, c->peer)) {
+        *hint = "this client, or its user, has as many subscriptions as it may";
+        return NL_ERROR_LIMIT_REACHED;
+    }
+    error = wished_filters(c, sub, &filters);
+    if (error != NL_OK)
+        return error;
+    error = judge(s, c->topic, sub, &filters);
+    if (error != NL_OK) {
+        *hint = error == NL_ERROR_WISH_CONFLICT ? conflict_hint : NULL;
+        nl_filters_deinit(&filters);
+        return error;
+    }
+    if (sub == NULL)
+        sub = fresh_subscription(s, c);
+    else if (c->type == NL_REQUEST_SUBSCRIBE && c->qos >= 0)
+        sub->qos = (uint8_t)c->qos;
+    nl_filters_deinit(&c->filters);
+    nl_filters_copy(&c->filters, &filters);
+    nl_wishes_change(sub, &filters);
+    c->subscription = sub;
+    sub->changes++;
+    return NL_OK;
+}
+
+/* Unsubscribing takes effect here and now; only its answer may wait. */
+static void apply_unsubscribe(const struct nl_change *c) {
+    struct nl_subscription *sub = nl_wishes_find(&c->topic->wishes, c->peer);
+
+    if (sub != NULL)
+        remove_subscription(sub);
+}
+
+/* An unsubscribe waits for the outcome of what the same client asked before. */
+static bool blocked(const struct nl_change *c) {
+    const struct nl_subscription *sub;
+
+    if (c->type != NL_REQUEST_UNSUBSCRIBE)
+        return false;
+    sub = nl_wishes_find(&c->topic->wishes, c->peer);
+    return sub != NULL && sub->changes > 0;
+}
+
+/* Applies the first request of the queue; a refusal of our own is answered here. */
+static void apply_first(struct nl_subscriptions *s, struct topic *t) {
+    struct nl_change *c = t->queue;
+    const char *hint = NULL;
+    enum nl_error error = NL_OK;
+
+    if (c->type == NL_REQUEST_UNSUBSCRIBE)
+        apply_unsubscribe(c);
+    else
+        error = apply_wish(s, c, &hint);
+    if (error != NL_OK) {
+        answer(s, c, refusal_line(c, error, hint));
+        return;
+    }
+    DL_DELETE(t->queue, c);
+    DL_APPEND(t->waiting, c);
+    c->applied = true;
+}
+
+static bool wished(const struct topic *t) {
+    return t->wishes.subscriptions != NULL;
+}
+
+static bool served(const struct nl_subscriptions *s, const struct nl_change *c) {
+    if (c->type == NL_REQUEST_UNSUBSCRIBE)
+        return wished(c->topic) || !c->topic->held;
+    return c->topic->held && nl_wishes_served(c->subscription, s->reported == NL_REPORTED_YES);
+}
+
+/* Answers whoever is served by what the broker has confirmed. */
+static void answer_served(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms) {
+    struct nl_change *c, *tmp;
+
+    DL_FOREACH_SAFE (t->waiting, c, tmp) {
+        if (!s->up)
+            succeed(s, c, c->type != NL_REQUEST_UNSUBSCRIBE, now_ms);
+        else if (served(s, c))
+            succeed(s, c, false, now_ms);
+    }
+}
+
+/* Applies the queue as far as it goes. */
+static void apply_queue(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms) {
+    do {
+        while (t->queue != NULL && !blocked(t->queue))
+            apply_first(s, t);
+        answer_served(s, t, now_ms);
+    } while (t->queue != NULL && !blocked(t->queue));
+}
+
+/* ---- what the broker has, what it should have ---- */
+
+/* Is one subscription to everything what serves the wishes? */
+static bool wants_all(const struct topic *t) {
+    return t->wishes.everything.wishes > 0 || t->wishes.wished_keys > NL_FILTERS_MAX;
+}
+
+static bool upstream_fits(const struct topic *t) {
+    bool all = wants_all(t);
+    struct nl_key *key, *tmp;
+
+    if (t->wishes.everything.upstream != all)
+        return false;
+    if (all)
+        return true;
+    HASH_ITER (hh, t->wishes.keys, key, tmp) {
+        if (key->upstream != (key->wishes > 0))
+            return false;
+    }
+    return true;
+}
+
+static enum op choose(const struct topic *t) {
+    if (!wished(t))
+        return t->held ? OP_UNSUBSCRIBE : OP_NONE;
+    if (!t->held)
+        return OP_SUBSCRIBE;
+    return upstream_fits(t) ? OP_NONE : OP_SET_FILTERS;
+}
+
+/* Brings a topic without a request in flight forward as far as it goes by itself. May free it. */
+static void settle(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms) {
+    if (t->place == IN_FLIGHT)
+        return;
+    apply_queue(s, t, now_ms);
+    if (s->up && choose(t) != OP_NONE) {
+        /* What was refused rests, unless somebody asks anew or nobody wishes it any more. */
+        if (t->place != READY && (t->place != REFUSED || t->waiting != NULL || !wished(t)))
+            move(s, t, READY);
+        return;
+    }
+    move(s, t, IDLE);
+    restored(s, t);
+    set_refused(s, t, t->refused && wished(t) && !t->held);
+    if (!wished(t))
+        topic_free(s, t);
+}
+
+void nl_subscriptions_request(struct nl_subscriptions *s, struct nl_peer *peer, struct nl_request *request,
+                              uint64_t now_ms) {
+    struct topic *t = topic_for(s, request->topic);
+    struct nl_change *c = change_new(peer, t, request);
+
+    DL_APPEND(t->queue, c);
+    settle(s, t, now_ms);
+}
+
+void nl_subscriptions_leave(struct nl_subscriptions *s, struct nl_peer *peer, uint64_t now_ms) {
+    while (peer->changes != NULL) {
+        struct topic *t = peer->changes->topic;
+
+        change_free(peer->changes);
+        if (nl_wishes_find(&t->wishes, peer) == NULL)
+            settle(s, t, now_ms);
+    }
+    while (peer->subscriptions != NULL) {
+        struct nl_subscription *sub = peer->subscriptions;
+        struct topic *t = (struct topic *)((char *)sub->wishes - offsetof(struct topic, wishes));
+
+        remove_subscription(sub);
+        settle(s, t, now_ms);
+    }
+}
+
+/* ---- requests to the broker ---- */
+
+/* Notes for each key what the request asks for, and packs the filters that go with it. */
+static void ask(struct nl_subscriptions *s, struct topic *t, enum op op) {
+    bool all = op != OP_UNSUBSCRIBE && wants_all(t);
+    bool filters = op != OP_UNSUBSCRIBE && !all;
+    struct nl_key *key, *tmp;
+
+    nl_buffer_clear(&s->scratch);
+    nl_pack_array(&s->scratch, filters ? t->wishes.wished_keys : 0);
+    t->wishes.everything.asked = all;
+    HASH_ITER (hh, t->wishes.keys, key, tmp) {
+        key->asked = filters && key->wishes > 0;
+        if (key->asked)
+            nl_buffer_append(&s->scratch, key->wire, key->wire_len);
+    }
+}
+
+static uint8_t wished_qos(const struct topic *t) {
+    struct nl_subscription *sub;
+    uint8_t qos = 0;
+
+    DL_FOREACH2 (t->wishes.subscriptions, sub, topic_next) {
+        if (sub->qos > qos)
+            qos = sub->qos;
+    }
+    return qos;
+}
+
+static void describe(struct nl_subscriptions *s, struct topic *t, enum op op, struct nl_frame *frame) {
+    static const enum nl_frame_type types[] = {
+        [OP_SUBSCRIBE] = NL_FRAME_SUBSCRIBE,
+        [OP_SET_FILTERS] = NL_FRAME_SET_FILTERS,
+        [OP_UNSUBSCRIBE] = NL_FRAME_UNSUBSCRIBE,
+    };
+    struct nl_slice filters = nl_slice(s->scratch.bytes, s->scratch.len);
+
+    frame->type = types[op];
+    NL_FRAME_SET(frame, topic, topic_name(t));
+    if (op == OP_SUBSCRIBE) {
+        t->asked_qos = wished_qos(t);
+        NL_FRAME_SET(frame, qos, t->asked_qos);
+    }
+    /* An empty list means everything to setFilters, which is not answered without one. */
+    if (op == OP_SET_FILTERS || (op == OP_SUBSCRIBE && !t->wishes.everything.asked))
+        NL_FRAME_SET(frame, filters, filters);
+}
+
+static bool send_request(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms) {
+    struct nl_frame frame = {0};
+    enum op op = choose(t);
+
+    assert(op != OP_NONE);
+    ask(s, t, op);
+    describe(s, t, op, &frame);
+    if (!s->ops.send(s->ops.ctx, &frame))
+        return false;
+    t->op = op;
+    t->abandoned = false;
+    t->due_ms = now_ms + s->limits.request_timeout_ms;
+    move(s, t, IN_FLIGHT);
+    return true;
+}
+
+/* Drops keys that neither the broker nor a client has any more. */
+static void sweep_keys(struct topic *t) {
+    struct nl_key *key, *tmp;
+
+    HASH_ITER (hh, t->wishes.keys, key, tmp) {
+        nl_wishes_release(&t->wishes, key);
+    }
+}
+
+/* The request in flight is over: what it asked for is what the broker has, or it is not. */
+static void conclude(struct topic *t, bool granted) {
+    struct nl_key *key, *tmp;
+
+    if (granted)
+        t->wishes.everything.upstream = t->wishes.everything.asked;
+    t->wishes.everything.asked = false;
+    HASH_ITER (hh, t->wishes.keys, key, tmp) {
+        if (granted)
+            key->upstream = key->asked;
+        key->asked = false;
+    }
+    sweep_keys(t);
+    t->op = OP_NONE;
+}
+
+static void forget_upstream(struct topic *t) {
+    struct nl_key *key, *tmp;
+
+    t->held = false;
+    t->wishes.everything.upstream = false;
+    HASH_ITER (hh, t->wishes.keys, key, tmp) {
+        key->upstream = false;
+    }
+    sweep_keys(t);
+}
+
+static void granted(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms) {
+    enum op op = t->op;
+
+    conclude(t, true);
+    t->held = op != OP_UNSUBSCRIBE;
+    t->qos = op == OP_SUBSCRIBE ? t->asked_qos : 1;
+    t->settled_ms = now_ms;
+    move(s, t, IDLE);
+    restored(s, t);
+    set_refused(s, t, false);
+    settle(s, t, now_ms);
+}
+
+/* Everyone who waits gets an error, made by frame (the broker's) or error (ours); their wishes are as before.
+ */
+static void refuse_waiting(struct nl_subscriptions *s, struct topic *t, const struct nl_frame *frame,
+                           enum nl_error error) {
+    while (t->waiting != NULL) {
+        struct nl_change *c = t->waiting;
+        struct nl_subscription *sub = c->subscription;
+        struct nl_line *line = frame == NULL ? refusal_line(c, error, NULL)
+                                             : nl_broker_error_line(frame, nl_request_name(c->type), c->id,
+                                                                    topic_name(t), nl_slice(NULL, 0));
+
+        answer(s, c, line);
+        if (sub != NULL && sub->changes == 0)
+            undo(sub);
+    }
+}
+
+/* Tells those who hold on to a topic that the broker refuses it, once. */
+static void tell_holders(struct nl_subscriptions *s, struct topic *t, const struct nl_frame *frame,
+                         enum nl_error error) {
+    struct nl_subscription *sub;
+    struct nl_line *line;
+
+    if (t->refused || !wished(t))
+        return;
+    line = frame == NULL ? nl_error_line(error, NULL, NULL, topic_name(t), NULL)
+                         : nl_broker_error_line(frame, NULL, NULL, topic_name(t), nl_slice(NULL, 0));
+    DL_FOREACH2 (t->wishes.subscriptions, sub, topic_next) {
+        s->ops.error(s->ops.ctx, sub->peer, nl_line_ref(line));
+    }
+    nl_line_unref(line);
+    set_refused(s, t, true);
+}
+
+/* The request in flight came to nothing. frame is the broker's error, or NULL and error says why. */
+static void refused(struct nl_subscriptions *s, struct topic *t, const struct nl_frame *frame,
+                    enum nl_error error, uint64_t now_ms) {
+    enum op op = t->op;
+
+    conclude(t, false);
+    if (op != OP_SET_FILTERS ||
+        (frame != NULL && nl_slice_equal(frame->error, nl_slice_str("not_subscribed"))))
+        forget_upstream(t);
+    refuse_waiting(s, t, frame, error);
+    if (!t->held)
+        tell_holders(s, t, frame, error);
+    restored(s, t);
+    t->due_ms = now_ms + s->limits.refused_interval_ms;
+    move(s, t, REFUSED);
+    settle(s, t, now_ms);
+}
+
+static bool answers(const struct nl_frame *frame, enum op op) {
+    switch (op) {
+    case OP_SUBSCRIBE:
+        return frame->type == NL_FRAME_SUBSCRIBED;
+    case OP_SET_FILTERS:
+        return frame->type == NL_FRAME_FILTERS_UPDATED;
+    case OP_UNSUBSCRIBE:
+        return frame->type == NL_FRAME_UNSUBSCRIBED;
+    case OP_NONE:
+        break;
+    }
+    return false;
+}
+
+bool nl_subscriptions_answer(struct nl_subscriptions *s, const struct nl_frame *frame, uint64_t now_ms) {
+    struct topic *t = NL_FRAME_HAS(frame, topic) ? find_topic(s, frame->topic) : NULL;
+
+    if (t == NULL || t->place != IN_FLIGHT)
+        return false;
+    if (frame->type == NL_FRAME_ERROR)
+        refused(s, t, frame, NL_OK, now_ms);
+    else if (answers(frame, t->op))
+        granted(s, t, now_ms);
+    else
+        return false;
+    return true;
+}
+
+/* ---- time ---- */
+
+static void time_out(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms) {
+    t->abandoned = true;
+    /* Out of the way of those behind it: it has no deadline of its own any more. */
+    t->due_ms = UINT64_MAX;
+    move(s, t, IN_FLIGHT);
+    t->fence = s->ops.fence(s->ops.ctx);
+    refuse_waiting(s, t, NULL, NL_ERROR_TIMEOUT);
+    (void)now_ms;
+}
+
+static bool expired(const struct topic *head, uint64_t now_ms) {
+    return head != NULL && head->due_ms <= now_ms;
+}
+
+void nl_subscriptions_fence_passed(struct nl_subscriptions *s, uint64_t fence, uint64_t now_ms) {
+    struct topic *t, *tmp;
+
+    DL_FOREACH_SAFE (s->lists[IN_FLIGHT], t, tmp) {
+        if (t->abandoned && t->fence <= fence)
+            refused(s, t, NULL, NL_ERROR_BROKER_IGNORED, now_ms);
+    }
+}
+
+void nl_subscriptions_run(struct nl_subscriptions *s, uint64_t now_ms) {
+    if (!s->up)
+        return;
+    while (expired(s->lists[IN_FLIGHT], now_ms))
+        time_out(s, s->lists[IN_FLIGHT], now_ms);
+    while (expired(s->lists[REFUSED], now_ms))
+        move(s, s->lists[REFUSED], READY);
+    while (s->lists[READY] != NULL && s->in_flight < NL_CONTROL_IN_FLIGHT)
+        if (!send_request(s, s->lists[READY], now_ms))
+            break;
+}
+
+uint64_t nl_subscriptions_next(const struct nl_subscriptions *s) {
+    const struct topic *in_flight = s->lists[IN_FLIGHT], *refused_first = s->lists[REFUSED];
+    uint64_t next = UINT64_MAX;
+
+    if (s->lists[READY] != NULL && s->in_flight < NL_CONTROL_IN_FLIGHT)
+        return 0;
+    if (in_flight != NULL)
+        next = in_flight->due_ms;
+    if (refused_first != NULL && refused_first->due_ms < next)
+        next = refused_first->due_ms;
+    return next;
+}
+
+/* ---- the link comes and goes ---- */
+
+/* A topic that the broker restored and nobody wishes: its place in the table is only to unsubscribe it. */
+static void note_restored(struct nl_subscriptions *s, struct nl_slice raw) {
+    struct nl_slice name, key, value;
+    struct nl_raw_iter fields;
+    bool found = nl_raw_string(raw, &name);
+
+    if (!found && nl_raw_map(raw, &fields)) {
+        struct nl_slice text;
+        while (!found && nl_raw_next_pair(&fields, &key, &value))
+            found = nl_raw_string(key, &text) && nl_slice_equal(text, nl_slice_str("topic")) &&
+                    nl_raw_string(value, &name);
+    }
+    if (found && find_topic(s, name) == NULL)
+        topic_for(s, name)->held = true;
+}
+
+void nl_subscriptions_up(struct nl_subscriptions *s, struct nl_slice restored_list, uint64_t now_ms) {
+    struct nl_raw_iter items;
+    struct nl_slice item;
+    struct topic *t, *tmp;
+
+    s->up = true;
+    if (nl_raw_array(restored_list, &items))
+        while (nl_raw_next(&items, &item))
+            note_restored(s, item);
+    HASH_ITER (hh, s->topics, t, tmp) {
+        t->restoring = true;
+        s->restoring++;
+        settle(s, t, now_ms);
+    }
+}
+
+bool nl_subscriptions_restoring(const struct nl_subscriptions *s) {
+    return s->restoring > 0;
+}
+
+void nl_subscriptions_down(struct nl_subscriptions *s, uint64_t now_ms) {
+    struct topic *t, *tmp;
+
+    s->up = false;
+    HASH_ITER (hh, s->topics, t, tmp) {
+        if (t->op != OP_NONE)
+            conclude(t, false);
+        forget_upstream(t);
+        move(s, t, IDLE);
+        settle(s, t, now_ms);
+    }
+}
+
+/* ---- messages ---- */
+
+/* What a message's filter field tells about the broker; see DESIGN: proof of no is final. */
+static void learn_reported(struct nl_subscriptions *s, const struct topic *t, const struct nl_delivery *d,
+                           const struct nl_frame *message, uint64_t now_ms) {
+    if (d->hidden) {
+        s->reported = NL_REPORTED_NO;
+        return;
+    }
+    if (s->reported == NL_REPORTED_UNKNOWN && t->held && t->wishes.everything.upstream && t->op == OP_NONE &&
+        now_ms - t->settled_ms >= NL_SETTLE_MS && !message->is_replay)
+        s->reported = NL_REPORTED_YES;
+}
+
+static void read_filter(struct nl_delivery *d, const struct nl_frame *message) {
+    struct nl_slice filter;
+
+    if (!NL_FRAME_HAS(message, filter) || !nl_raw_string(message->filter, &filter))
+        return;
+    d->hidden = nl_slice_equal(filter, nl_slice_str("#"));
+    if (!d->hidden)
+        d->key = filter;
+}
+
+unsigned nl_subscriptions_deliver(struct nl_subscriptions *s, const struct nl_frame *message, uint64_t serial,
+                                  uint64_t now_ms, nl_receive_fn *receive, void *ctx, bool *known) {
+    struct topic *t = NL_FRAME_HAS(message, topic) ? find_topic(s, message->topic) : NULL;
+    struct nl_delivery d = {.serial = serial};
+
+    *known = t != NULL;
+    if (t == NULL)
+        return 0;
+    read_filter(&d, message);
+    learn_reported(s, t, &d, message, now_ms);
+    if (NL_FRAME_HAS(message, msg_id))
+        d.msg_hash = nl_seen_hash(message->msg_id, s->seed);
+    return nl_wishes_deliver(&t->wishes, &d, now_ms, receive, ctx);
+}
+
+static struct nl_slice key_slice(const char *filter_key) {
+    return filter_key == NULL ? nl_slice(NULL, 0) : nl_slice_str(filter_key);
+}
+
+unsigned nl_subscriptions_deliver_local(struct nl_subscriptions *s, struct nl_slice topic,
+                                        const char *filter_key, const struct nl_peer *except, uint64_t serial,
+                                        uint64_t now_ms, nl_receive_fn *receive, void *ctx) {
+    struct topic *t = find_topic(s, topic);
+    struct nl_delivery d = {.serial = serial, .except = except, .key = key_slice(filter_key)};
+
+    return t == NULL ? 0 : nl_wishes_deliver(&t->wishes, &d, now_ms, receive, ctx);
+}
+
+bool nl_subscriptions_upstream_matches(const struct nl_subscriptions *s, struct nl_slice topic,
+                                       const char *filter_key) {
+    const struct topic *t = find_topic(s, topic);
+    struct nl_slice key = key_slice(filter_key);
+    struct nl_key *found = NULL;
+
+    if (t == NULL || !t->held)
+        return false;
+    if (key.len > 0)
+        HASH_FIND(hh, t->wishes.keys, key.ptr, key.len, found);
+    return t->wishes.everything.upstream || (found != NULL && found->upstream);
+}
+
+void nl_subscriptions_note_seen(struct nl_subscriptions *s, struct nl_slice topic, struct nl_slice msg_id) {
+    struct topic *t = find_topic(s, topic);
+
+    if (t != NULL)
+        nl_seen_add(&t->wishes.seen, nl_seen_hash(msg_id, s->seed));
+}
+
+enum nl_reported nl_subscriptions_reported(const struct nl_subscriptions *s) {
+    return s->reported;
+}
+
+uint64_t nl_subscriptions_topics(const struct nl_subscriptions *s) {
+    return HASH_COUNT(s->topics);
+}
+
+uint64_t nl_subscriptions_refused(const struct nl_subscriptions *s) {
+    return s->refused;
+}

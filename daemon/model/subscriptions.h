@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All subscriptions of a session: the wishes of local clients (wishes.h), topic by topic,
+ * and the least upstream subscription that serves them.
+ *
+ * Per topic at most one control request (subscribe, setFilters, unsubscribe) is in flight, over all topics at
+ * most NL_CONTROL_IN_FLIGHT. The broker's answers carry no id; they are matched by topic. What
+ * clients ask for meanwhile waits, is then applied in the order it came and judged on
+ * the wishes as they then are:
+ *
+ *   topic:  idle --(wishes differ from upstream)--> ready --(a slot is free)--> in flight --(answer)--> idle
+ *           in flight --(refused)--> refused: not tried again before refused_interval, unless a client asks
+ *
+ * A request is answered when upstream, as confirmed, serves it, and before the first message it
+ * brings. A refusal goes to those who asked; their wishes are as before. While the session is down
+ * requests are answered at once with "pending":true.
+ *
+ * A control request that is not answered within request_timeout is told as `timeout` to who asked; the
+ * slot stays taken until the answer comes after all, or a heartbeat sent behind it comes back (the broker
+ * answers in order: then it was ignored), or the link dies.
+ *
+ * Pure: no loop, no clock, no log.
+ */
+#ifndef NL_MODEL_SUBSCRIPTIONS_H
+#define NL_MODEL_SUBSCRIPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/model/peer.h"
+#include "daemon/model/wishes.h"
+#include "protocol/frame.h"
+#include "protocol/line.h"
+#include "protocol/object.h"
+#include "protocol/request.h"
+
+#define NL_CONTROL_IN_FLIGHT 64
+#define NL_GRANT_MS 5000  /* how long after a subscribe or added filter retained messages may come */
+#define NL_SETTLE_MS 5000 /* how long after a change upstream a filter in a message proves nothing */
+
+/* Does the broker tell subscribers without filters the filter of a message? */
+enum nl_reported { NL_REPORTED_UNKNOWN, NL_REPORTED_YES, NL_REPORTED_NO };
+
+struct nl_subscriptions_ops {
+    /* Sends a control request; false = the link takes no more now, it is tried again at the next run. */
+    bool (*send)(void *ctx, const struct nl_frame *frame);
+    /* Sends a heartbeat; returns its number, for nl_subscriptions_fence_passed(). */
+    uint64_t (*fence)(void *ctx);
+    /* The one answer to a request (which was counted in peer->pending; it no longer is). Takes over line. */
+    void (*answer)(void *ctx, struct nl_peer *peer, struct nl_line *line);
+    /* An error event for a holder. Takes over line. */
+    void (*error)(void *ctx, struct nl_peer *peer, struct nl_line *line);
+    void *ctx;
+};
+
+struct nl_subscriptions_limits {
+    uint64_t request_timeout_ms;
+    uint64_t refused_interval_ms;
+    uint64_t per_client; /* topics; 0 = no limit */
+    uint64_t per_uid;
+    uint8_t qos; /* of a subscribe that says none */
+};
+
+struct nl_subscriptions;
+
+struct nl_subscriptions *nl_subscriptions_new(const struct nl_subscriptions_limits *limits,
+                                              const struct nl_subscriptions_ops *ops,
+                                              enum nl_reported reported, uint64_t seed);
+struct nl_subscriptions *
+nl_subscriptions_free(struct nl_subscriptions *s); /* asserts that nobody holds anything */
+
+/*
+ * A client's subscribe, unsubscribe, setFilters, addFilters or removeFilters (of a real topic, not the tap).
+ * Its answer comes by ops.answer, maybe before this returns. Takes what it needs out of request.
+ */
+void nl_subscriptions_request(struct nl_subscriptions *s, struct nl_peer *peer, struct nl_request *request,
+                              uint64_t now_ms);
+
+/* The client leaves everything; what it asked for gets no answer. */
+void nl_subscriptions_leave(struct nl_subscriptions *s, struct nl_peer *peer, uint64_t now_ms);
+
+/*
+ * The link is authenticated: everything wished is subscribed again. restored is the broker's list of what it
+ * restored by itself (RAW; may be empty); what nobody wants of it is unsubscribed.
+ */
+void nl_subscriptions_up(struct nl_subscriptions *s, struct nl_slice restored, uint64_t now_ms);
+
+/* True from nl_subscriptions_up() until every topic of then was confirmed, refused or given up. */
+bool nl_subscriptions_restoring(const struct nl_subscriptions *s);
+
+/* The link is gone. Who waits is answered "pending":true. */
+void nl_subscriptions_down(struct nl_subscriptions *s, uint64_t now_ms);
+
+/* subscribed, filtersUpdated, unsubscribed, or an error with a topic and no msgRef. False: nothing was asked
+ * like that. */
+bool nl_subscriptions_answer(struct nl_subscriptions *s, const struct nl_frame *frame, uint64_t now_ms);
+
+/* The echo of the heartbeat with this number has come. */
+void nl_subscriptions_fence_passed(struct nl_subscriptions *s, uint64_t fence, uint64_t now_ms);
+
+/* Sends what waits, times out what is too old. Call after the functions above and at nl_subscriptions_next().
+ */
+void nl_subscriptions_run(struct nl_subscriptions *s, uint64_t now_ms);
+uint64_t nl_subscriptions_next(const struct nl_subscriptions *s); /* UINT64_MAX = no need */
+
+/* A message of the broker. *known tells whether the topic is one that somebody asked for. Returns how many
+ * clients got it. */
+unsigned nl_subscriptions_deliver(struct nl_subscriptions *s, const struct nl_frame *message, uint64_t serial,
+                                  uint64_t now_ms, nl_receive_fn *receive, void *ctx, bool *known);
+
+/* A message of a local client (except), published with this key (NULL = no filter). */
+unsigned nl_subscriptions_deliver_local(struct nl_subscriptions *s, struct nl_slice topic,
+                                        const char *filter_key, const struct nl_peer *except, uint64_t serial,
+                                        uint64_t now_ms, nl_receive_fn *receive, void *ctx);
+
+/* Will the broker send us a message published to topic with this key (NULL = no filter)? */
+bool nl_subscriptions_upstream_matches(const struct nl_subscriptions *s, struct nl_slice topic,
+                                       const char *filter_key);
+
+/* Remembers a msgId of topic as seen. */
+void nl_subscriptions_note_seen(struct nl_subscriptions *s, struct nl_slice topic, struct nl_slice msg_id);
+
+enum nl_reported nl_subscriptions_reported(const struct nl_subscriptions *s);
+uint64_t nl_subscriptions_topics(const struct nl_subscriptions *s);  /* topics that somebody wishes */
+uint64_t nl_subscriptions_refused(const struct nl_subscriptions *s); /* of these, refused by the broker */
+
+#endif

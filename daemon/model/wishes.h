@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who wants what of one topic, and what follows from it: the union of all filters, and for
+ * each message the clients that get it.
+ *
+ * A subscription is one client's wish on the topic. Its filters are interests, each under
+ * the filter's key; no filters is one interest in everything. A message has at most one
+ * key, so the clients that get it are those interested in everything and those interested
+ * in that key: finding them costs what they are many, not what there is.
+ *
+ * A change of a subscription is applied first and settled later, when the broker has
+ * confirmed or refused what it needs. Until then the interests it adds do not deliver, and
+ * the ones it gives up still do:
+ *
+ *   ADDING   wished, not delivering    confirm -> HELD      undo -> gone
+ *   HELD     wished, delivering
+ *   LEAVING  not wished, delivering    confirm -> gone      undo -> HELD
+ */
+#ifndef NL_MODEL_WISHES_H
+#define NL_MODEL_WISHES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uthash.h>
+
+#include "daemon/model/peer.h"
+#include "daemon/model/seen.h"
+#include "protocol/filter.h"
+
+enum nl_interest_state { NL_ADDING, NL_HELD, NL_LEAVING };
+
+struct nl_interest {
+    struct nl_subscription *subscription;
+    struct nl_key *key;
+    enum nl_interest_state state;
+    struct nl_interest *key_prev, *key_next; /* in nl_key.interests */
+    struct nl_interest *next;                /* in nl_subscription.interests */
+};
+
+/* One filter key of the topic; the key "" is everything. */
+struct nl_key {
+    char *name;
+    size_t len;
+    uint8_t *wire; /* the filter as MessagePack; NULL for everything */
+    size_t wire_len;
+    struct nl_interest *interests; /* linked by key_prev, key_next */
+    uint32_t wishes;               /* interests that are ADDING or HELD */
+    bool upstream;                 /* the broker's subscription has it */
+    bool asked;                    /* the request in flight has it */
+    UT_hash_handle hh;             /* in nl_wishes.keys; not for everything */
+};
+
+struct nl_subscription {
+    struct nl_peer *peer;
+    struct nl_wishes *wishes;
+    struct nl_filters filters; /* the wish */
+    struct nl_filters *before; /* the wish that an unsettled change replaced; NULL = settled or fresh */
+    bool fresh;                /* never settled: undo removes it */
+    bool unsettled;
+    uint8_t qos;
+    uint32_t changes;                  /* requests that wait for its settling */
+    struct nl_interest *interests; /* linked by next */
+    uint64_t grant_until_ms;       /* until then retained messages seen before are new to it */
+    struct nl_seen granted;        /* those it had meanwhile */
+    struct nl_subscription *topic_prev, *topic_next; /* in nl_wishes.subscriptions */
+    struct nl_subscription *peer_prev, *peer_next;   /* in nl_peer.subscriptions */
+};
+
+struct nl_wishes {
+    struct nl_key everything;
+    struct nl_key *keys;                   /* by name */
+    struct nl_subscription *subscriptions; /* linked by topic_prev, topic_next */
+    uint32_t wished_keys;                  /* keys with wishes, without everything */
+    uint32_t filtered;                     /* subscriptions that wish filters */
+    struct nl_seen seen;
+};
+
+void nl_wishes_init(struct nl_wishes *w);
+void nl_wishes_deinit(struct nl_wishes *w); /* asserts that there are no subscriptions */
+
+/* The subscription of peer, or NULL. */
+struct nl_subscription *nl_wishes_find(const struct nl_wishes *w, const struct nl_peer *peer);
+
+/* What the topic's wishes would be if sub (NULL: a fresh one) wished filters. */
+struct nl_prospect {
+    bool mixed;    /* somebody wishes everything and somebody filters */
+    uint32_t keys; /* different filters wished */
+    bool all;      /* somebody wishes everything */
+};
+struct nl_prospect nl_wishes_prospect(const struct nl_wishes *w, const struct nl_subscription *sub,
+                                      const struct nl_filters *filters);
+
+/* Makes a fresh, unsettled subscription without any interest. The caller sets a wish next. */
+struct nl_subscription *nl_wishes_add(struct nl_wishes *w, struct nl_peer *peer, uint8_t qos);
+
+/* Changes the wish; takes over the content of filters (left empty). The subscription is unsettled after. */
+void nl_wishes_change(struct nl_subscription *sub, struct nl_filters *filters);
+
+/* Settles: what was asked for holds. Returns whether something was added. */
+bool nl_wishes_confirm(struct nl_subscription *sub);
+
+/* Settles: all is as before. A fresh subscription is removed and freed; returns NULL then. */
+struct nl_subscription *nl_wishes_undo(struct nl_subscription *sub);
+
+/* Removes and frees. Returns NULL. */
+struct nl_subscription *nl_wishes_remove(struct nl_subscription *sub);
+
+/* Does the broker's subscription, as it is now, serve all that sub wishes? reported: the broker tells real
+ * filters. */
+bool nl_wishes_served(const struct nl_subscription *sub, bool reported);
+
+/* Frees a key that nobody is interested in and that is neither upstream nor asked for. */
+void nl_wishes_release(struct nl_wishes *w, struct nl_key *key);
+
+/* A message on its way to local clients. */
+struct nl_delivery {
+    bool hidden;                  /* it may have a filter, the broker does not say which */
+    struct nl_slice key;          /* its filter's key; len 0 = none */
+    uint64_t msg_hash;            /* nl_seen_hash of its msgId; 0 = it has none */
+    const struct nl_peer *except; /* who published it; or NULL */
+    uint64_t serial;              /* of this message; a peer gets each serial once */
+};
+
+/*
+ * Calls receive for each client that gets the message. A message seen before goes only to
+ * clients with a grant. Returns how many got it.
+ */
+typedef void nl_receive_fn(void *ctx, struct nl_peer *peer);
+unsigned nl_wishes_deliver(struct nl_wishes *w, const struct nl_delivery *d, uint64_t now_ms,
+                           nl_receive_fn *receive, void *ctx);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/util/quota.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "protocol/alloc.h"
+
+void nl_quotas_init(struct nl_quotas *q) {
+    q->by_uid = NULL;
+}
+
+void nl_quotas_deinit(struct nl_quotas *q) {
+    assert(q->by_uid == NULL);
+}
+
+struct nl_uid_quota *nl_quota_ref(struct nl_quotas *q, uid_t uid) {
+    struct nl_uid_quota *u;
+
+    HASH_FIND(hh, q->by_uid, &uid, sizeof(uid), u);
+    if (u == NULL) {
+        u = nl_calloc(1, sizeof(*u));
+        u->uid = uid;
+        u->owner = q;
+        HASH_ADD(hh, q->by_uid, uid, sizeof(u->uid), u);
+    }
+    u->refs++;
+    return u;
+}
+
+struct nl_uid_quota *nl_quota_unref(struct nl_uid_quota *u) {
+    if (u == NULL || --u->refs > 0)
+        return NULL;
+    assert(u->clients == 0 && u->subscriptions == 0 && u->token_sessions == 0 && u->output_bytes == 0);
+    HASH_DELETE(hh, u->owner->by_uid, u);
+    free(u);
+    return NULL;
+}
+
+bool nl_quota_take(uint64_t *used, uint64_t n, uint64_t limit) {
+    if (limit != 0 && (*used > limit || n > limit - *used))
+        return false;
+    *used += n;
+    return true;
+}
+
+void nl_quota_give(uint64_t *used, uint64_t n) {
+    assert(*used >= n);
+    *used -= n;
+}
