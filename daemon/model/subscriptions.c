@@ -11,7 +11,7 @@
 enum op { OP_NONE, OP_SUBSCRIBE, OP_SET_FILTERS, OP_UNSUBSCRIBE };
 
 /* Which list of nl_subscriptions a topic is on; idle ones are on none. */
-enum place { IDLE, READY, IN_FLIGHT, REFUSED };
+enum place { IDLE, READY, IN_FLIGHT, ABANDONED, REFUSED, PLACES };
 
 /* A client's request that has no answer yet. */
 struct nl_change {
@@ -39,11 +39,11 @@ struct topic {
     uint8_t asked_qos;
     bool restoring; /* counted in nl_subscriptions.restoring */
     bool refused;   /* the broker refuses what is wished */
-    bool abandoned; /* in flight, timed out, nobody waits any more */
-    enum op op;     /* in flight */
+
+    enum op op; /* sent and not answered: IN_FLIGHT, or ABANDONED when it timed out */
     enum place place;
     uint64_t due_ms;           /* IN_FLIGHT: its deadline; REFUSED: when to try again */
-    uint64_t fence;            /* abandoned: the heartbeat behind it */
+    uint64_t fence;            /* ABANDONED: the heartbeat behind it */
     uint64_t settled_ms;       /* the last change upstream */
     struct topic *prev, *next; /* in the list of its place */
     UT_hash_handle hh;         /* in nl_subscriptions.topics */
@@ -55,9 +55,9 @@ struct nl_subscriptions {
     enum nl_reported reported;
     uint64_t seed;
     bool up;
-    struct topic *topics;   /* by name */
-    struct topic *lists[4]; /* by enum place, linked by prev, next; oldest first */
-    uint32_t in_flight;
+    struct topic *topics;        /* by name */
+    struct topic *lists[PLACES]; /* by enum place, linked by prev, next; oldest first */
+    uint32_t in_flight;          /* IN_FLIGHT and ABANDONED ones */
     uint64_t restoring;
     uint64_t refused;
     struct nl_buffer scratch; /* filters of the frame being sent */
@@ -105,9 +105,9 @@ static struct nl_slice topic_name(const struct topic *t) {
 static void move(struct nl_subscriptions *s, struct topic *t, enum place to) {
     if (t->place != IDLE)
         DL_DELETE(s->lists[t->place], t);
-    s->in_flight -= t->place == IN_FLIGHT;
+    s->in_flight -= t->place == IN_FLIGHT || t->place == ABANDONED;
     t->place = to;
-    s->in_flight += to == IN_FLIGHT;
+    s->in_flight += to == IN_FLIGHT || to == ABANDONED;
     if (to != IDLE)
         DL_APPEND(s->lists[to], t);
 }
@@ -139,7 +139,7 @@ struct nl_subscriptions *nl_subscriptions_free(struct nl_subscriptions *s) {
 
     if (s == NULL)
         return NULL;
-    HASH_ITER (hh, s->topics, t, tmp) {
+    HASH_ITER(hh, s->topics, t, tmp) {
         topic_free(s, t);
     }
     nl_buffer_deinit(&s->scratch);
@@ -238,6 +238,10 @@ static bool at_limit(const struct nl_subscriptions *s, const struct nl_peer *pee
            (s->limits.per_uid != 0 && peer->quota->subscriptions >= s->limits.per_uid);
 }
 
+static struct topic *topic_of(const struct nl_subscription *sub) {
+    return (struct topic *)(void *)((char *)sub->wishes - offsetof(struct topic, wishes));
+}
+
 static void remove_subscription(struct nl_subscription *sub) {
     nl_quota_give(&sub->peer->quota->subscriptions, 1);
     nl_wishes_remove(sub);
@@ -289,13 +293,23 @@ static enum nl_error judge(const struct nl_subscriptions *s, const struct topic 
 static struct nl_subscription *fresh_subscription(struct nl_subscriptions *s, struct nl_change *c) {
     uint8_t qos = c->qos < 0 ? s->limits.qos : (uint8_t)c->qos;
 
-    c->joined = c->topic->held;
     c->peer->quota->subscriptions++;
     return nl_wishes_add(&c->topic->wishes, c->peer, qos);
 }
 
+static bool wished(const struct topic *t) {
+    return t->wishes.subscriptions != NULL;
+}
+
+static bool served(const struct nl_subscriptions *s, const struct nl_change *c) {
+    if (c->type == NL_REQUEST_UNSUBSCRIBE)
+        return wished(c->topic) || !c->topic->held;
+    return c->topic->held && nl_wishes_served(c->subscription, s->reported == NL_REPORTED_YES);
+}
+
 static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c, const char **hint) {
     struct nl_subscription *sub = nl_wishes_find(&c->topic->wishes, c->peer);
+    bool fresh = sub == NULL;
     struct nl_filters filters;
     enum nl_error error;
 
@@ -314,7 +328,7 @@ static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c,
         nl_filters_deinit(&filters);
         return error;
     }
-    if (sub == NULL)
+    if (fresh)
         sub = fresh_subscription(s, c);
     else if (c->type == NL_REQUEST_SUBSCRIBE && c->qos >= 0)
         sub->qos = (uint8_t)c->qos;
@@ -322,6 +336,7 @@ static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c,
     nl_filters_copy(&c->filters, &filters);
     nl_wishes_change(sub, &filters);
     c->subscription = sub;
+    c->joined = fresh && served(s, c);
     sub->changes++;
     return NL_OK;
 }
@@ -363,21 +378,11 @@ static void apply_first(struct nl_subscriptions *s, struct topic *t) {
     c->applied = true;
 }
 
-static bool wished(const struct topic *t) {
-    return t->wishes.subscriptions != NULL;
-}
-
-static bool served(const struct nl_subscriptions *s, const struct nl_change *c) {
-    if (c->type == NL_REQUEST_UNSUBSCRIBE)
-        return wished(c->topic) || !c->topic->held;
-    return c->topic->held && nl_wishes_served(c->subscription, s->reported == NL_REPORTED_YES);
-}
-
 /* Answers whoever is served by what the broker has confirmed. */
 static void answer_served(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms) {
     struct nl_change *c, *tmp;
 
-    DL_FOREACH_SAFE (t->waiting, c, tmp) {
+    DL_FOREACH_SAFE(t->waiting, c, tmp) {
         if (!s->up)
             succeed(s, c, c->type != NL_REQUEST_UNSUBSCRIBE, now_ms);
         else if (served(s, c))
@@ -385,13 +390,15 @@ static void answer_served(struct nl_subscriptions *s, struct topic *t, uint64_t 
     }
 }
 
-/* Applies the queue as far as it goes. */
+/* Applies the queue as far as it goes. Who is served is answered before the next request changes what it has.
+ */
 static void apply_queue(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms) {
-    do {
+    answer_served(s, t, now_ms);
+    while (t->queue != NULL && !blocked(t->queue)) {
         while (t->queue != NULL && !blocked(t->queue))
             apply_first(s, t);
         answer_served(s, t, now_ms);
-    } while (t->queue != NULL && !blocked(t->queue));
+    }
 }
 
 /* ---- what the broker has, what it should have ---- */
@@ -409,7 +416,7 @@ static bool upstream_fits(const struct topic *t) {
         return false;
     if (all)
         return true;
-    HASH_ITER (hh, t->wishes.keys, key, tmp) {
+    HASH_ITER(hh, t->wishes.keys, key, tmp) {
         if (key->upstream != (key->wishes > 0))
             return false;
     }
@@ -426,7 +433,7 @@ static enum op choose(const struct topic *t) {
 
 /* Brings a topic without a request in flight forward as far as it goes by itself. May free it. */
 static void settle(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms) {
-    if (t->place == IN_FLIGHT)
+    if (t->op != OP_NONE)
         return;
     apply_queue(s, t, now_ms);
     if (s->up && choose(t) != OP_NONE) {
@@ -461,7 +468,7 @@ void nl_subscriptions_leave(struct nl_subscriptions *s, struct nl_peer *peer, ui
     }
     while (peer->subscriptions != NULL) {
         struct nl_subscription *sub = peer->subscriptions;
-        struct topic *t = (struct topic *)((char *)sub->wishes - offsetof(struct topic, wishes));
+        struct topic *t = topic_of(sub);
 
         remove_subscription(sub);
         settle(s, t, now_ms);
@@ -479,7 +486,7 @@ static void ask(struct nl_subscriptions *s, struct topic *t, enum op op) {
     nl_buffer_clear(&s->scratch);
     nl_pack_array(&s->scratch, filters ? t->wishes.wished_keys : 0);
     t->wishes.everything.asked = all;
-    HASH_ITER (hh, t->wishes.keys, key, tmp) {
+    HASH_ITER(hh, t->wishes.keys, key, tmp) {
         key->asked = filters && key->wishes > 0;
         if (key->asked)
             nl_buffer_append(&s->scratch, key->wire, key->wire_len);
@@ -490,7 +497,7 @@ static uint8_t wished_qos(const struct topic *t) {
     struct nl_subscription *sub;
     uint8_t qos = 0;
 
-    DL_FOREACH2 (t->wishes.subscriptions, sub, topic_next) {
+    DL_FOREACH2(t->wishes.subscriptions, sub, topic_next) {
         if (sub->qos > qos)
             qos = sub->qos;
     }
@@ -526,7 +533,6 @@ static bool send_request(struct nl_subscriptions *s, struct topic *t, uint64_t n
     if (!s->ops.send(s->ops.ctx, &frame))
         return false;
     t->op = op;
-    t->abandoned = false;
     t->due_ms = now_ms + s->limits.request_timeout_ms;
     move(s, t, IN_FLIGHT);
     return true;
@@ -536,7 +542,7 @@ static bool send_request(struct nl_subscriptions *s, struct topic *t, uint64_t n
 static void sweep_keys(struct topic *t) {
     struct nl_key *key, *tmp;
 
-    HASH_ITER (hh, t->wishes.keys, key, tmp) {
+    HASH_ITER(hh, t->wishes.keys, key, tmp) {
         nl_wishes_release(&t->wishes, key);
     }
 }
@@ -548,7 +554,7 @@ static void conclude(struct topic *t, bool granted) {
     if (granted)
         t->wishes.everything.upstream = t->wishes.everything.asked;
     t->wishes.everything.asked = false;
-    HASH_ITER (hh, t->wishes.keys, key, tmp) {
+    HASH_ITER(hh, t->wishes.keys, key, tmp) {
         if (granted)
             key->upstream = key->asked;
         key->asked = false;
@@ -562,7 +568,7 @@ static void forget_upstream(struct topic *t) {
 
     t->held = false;
     t->wishes.everything.upstream = false;
-    HASH_ITER (hh, t->wishes.keys, key, tmp) {
+    HASH_ITER(hh, t->wishes.keys, key, tmp) {
         key->upstream = false;
     }
     sweep_keys(t);
@@ -608,7 +614,7 @@ static void tell_holders(struct nl_subscriptions *s, struct topic *t, const stru
         return;
     line = frame == NULL ? nl_error_line(error, NULL, NULL, topic_name(t), NULL)
                          : nl_broker_error_line(frame, NULL, NULL, topic_name(t), nl_slice(NULL, 0));
-    DL_FOREACH2 (t->wishes.subscriptions, sub, topic_next) {
+    DL_FOREACH2(t->wishes.subscriptions, sub, topic_next) {
         s->ops.error(s->ops.ctx, sub->peer, nl_line_ref(line));
     }
     nl_line_unref(line);
@@ -650,7 +656,7 @@ static bool answers(const struct nl_frame *frame, enum op op) {
 bool nl_subscriptions_answer(struct nl_subscriptions *s, const struct nl_frame *frame, uint64_t now_ms) {
     struct topic *t = NL_FRAME_HAS(frame, topic) ? find_topic(s, frame->topic) : NULL;
 
-    if (t == NULL || t->place != IN_FLIGHT)
+    if (t == NULL || t->op == OP_NONE)
         return false;
     if (frame->type == NL_FRAME_ERROR)
         refused(s, t, frame, NL_OK, now_ms);
@@ -663,14 +669,10 @@ bool nl_subscriptions_answer(struct nl_subscriptions *s, const struct nl_frame *
 
 /* ---- time ---- */
 
-static void time_out(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms) {
-    t->abandoned = true;
-    /* Out of the way of those behind it: it has no deadline of its own any more. */
-    t->due_ms = UINT64_MAX;
-    move(s, t, IN_FLIGHT);
+static void time_out(struct nl_subscriptions *s, struct topic *t) {
+    move(s, t, ABANDONED);
     t->fence = s->ops.fence(s->ops.ctx);
     refuse_waiting(s, t, NULL, NL_ERROR_TIMEOUT);
-    (void)now_ms;
 }
 
 static bool expired(const struct topic *head, uint64_t now_ms) {
@@ -680,8 +682,8 @@ static bool expired(const struct topic *head, uint64_t now_ms) {
 void nl_subscriptions_fence_passed(struct nl_subscriptions *s, uint64_t fence, uint64_t now_ms) {
     struct topic *t, *tmp;
 
-    DL_FOREACH_SAFE (s->lists[IN_FLIGHT], t, tmp) {
-        if (t->abandoned && t->fence <= fence)
+    DL_FOREACH_SAFE(s->lists[ABANDONED], t, tmp) {
+        if (t->fence <= fence)
             refused(s, t, NULL, NL_ERROR_BROKER_IGNORED, now_ms);
     }
 }
@@ -690,7 +692,7 @@ void nl_subscriptions_run(struct nl_subscriptions *s, uint64_t now_ms) {
     if (!s->up)
         return;
     while (expired(s->lists[IN_FLIGHT], now_ms))
-        time_out(s, s->lists[IN_FLIGHT], now_ms);
+        time_out(s, s->lists[IN_FLIGHT]);
     while (expired(s->lists[REFUSED], now_ms))
         move(s, s->lists[REFUSED], READY);
     while (s->lists[READY] != NULL && s->in_flight < NL_CONTROL_IN_FLIGHT)
@@ -738,7 +740,7 @@ void nl_subscriptions_up(struct nl_subscriptions *s, struct nl_slice restored_li
     if (nl_raw_array(restored_list, &items))
         while (nl_raw_next(&items, &item))
             note_restored(s, item);
-    HASH_ITER (hh, s->topics, t, tmp) {
+    HASH_ITER(hh, s->topics, t, tmp) {
         t->restoring = true;
         s->restoring++;
         settle(s, t, now_ms);
@@ -753,7 +755,7 @@ void nl_subscriptions_down(struct nl_subscriptions *s, uint64_t now_ms) {
     struct topic *t, *tmp;
 
     s->up = false;
-    HASH_ITER (hh, s->topics, t, tmp) {
+    HASH_ITER(hh, s->topics, t, tmp) {
         if (t->op != OP_NONE)
             conclude(t, false);
         forget_upstream(t);

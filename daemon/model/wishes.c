@@ -24,7 +24,7 @@ void nl_wishes_deinit(struct nl_wishes *w) {
     struct nl_key *key, *tmp;
 
     assert(w->subscriptions == NULL);
-    HASH_ITER (hh, w->keys, key, tmp) {
+    HASH_ITER(hh, w->keys, key, tmp) {
         key_free(w, key);
     }
     nl_seen_deinit(&w->seen);
@@ -184,7 +184,7 @@ static void follow_filters(struct nl_subscription *sub) {
     struct nl_wishes *w = sub->wishes;
     struct nl_interest *i, *tmp;
 
-    LL_FOREACH_SAFE (sub->interests, i, tmp) {
+    LL_FOREACH_SAFE(sub->interests, i, tmp) {
         bool wished = i->key->len == 0 ? sub->filters.count == 0 : list_has(&sub->filters, i->key);
         if (!wished)
             give_up(sub, i);
@@ -227,7 +227,7 @@ bool nl_wishes_confirm(struct nl_subscription *sub) {
     struct nl_interest *i, *tmp;
     bool added = false;
 
-    LL_FOREACH_SAFE (sub->interests, i, tmp) {
+    LL_FOREACH_SAFE(sub->interests, i, tmp) {
         if (i->state == NL_LEAVING) {
             drop(sub, i);
         } else if (i->state == NL_ADDING) {
@@ -253,7 +253,7 @@ struct nl_subscription *nl_wishes_undo(struct nl_subscription *sub) {
 struct nl_subscription *nl_wishes_remove(struct nl_subscription *sub) {
     struct nl_interest *i, *tmp;
 
-    LL_FOREACH_SAFE (sub->interests, i, tmp) {
+    LL_FOREACH_SAFE(sub->interests, i, tmp) {
         drop(sub, i);
     }
     sub->wishes->filtered -= sub->filters.count > 0;
@@ -301,7 +301,7 @@ static unsigned deliver_to(struct nl_key *key, const struct nl_delivery *d, bool
     struct nl_interest *i;
     unsigned n = 0;
 
-    DL_FOREACH2 (key->interests, i, key_next) {
+    DL_FOREACH2(key->interests, i, key_next) {
         struct nl_subscription *sub = i->subscription;
 
         if (i->state == NL_ADDING || sub->peer == d->except || sub->peer->last_delivery == d->serial)

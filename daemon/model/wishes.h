@@ -58,7 +58,7 @@ struct nl_subscription {
     bool fresh;                /* never settled: undo removes it */
     bool unsettled;
     uint8_t qos;
-    uint32_t changes;                  /* requests that wait for its settling */
+    uint32_t changes;              /* requests that wait for its settling */
     struct nl_interest *interests; /* linked by next */
     uint64_t grant_until_ms;       /* until then retained messages seen before are new to it */
     struct nl_seen granted;        /* those it had meanwhile */

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/model/fanout.h"
+
+#include <utlist.h>
+
+/* One message while it goes out. lines: plain, and with big integers as strings; NULL until needed. */
+struct delivery {
+    struct nl_fanout *fanout;
+    const struct nl_frame *frame;           /* from the broker, or */
+    const struct nl_local_message *message; /* from a local client */
+    struct nl_line *lines[2];
+};
+
+void nl_fanout_init(struct nl_fanout *f,
+                    void (*event)(void *ctx, struct nl_peer *peer, enum nl_event event, struct nl_line *line),
+                    void *ctx) {
+    *f = (struct nl_fanout){.event = event, .ctx = ctx};
+}
+
+void nl_fanout_tap(struct nl_fanout *f, struct nl_peer *peer) {
+    if (peer->tap)
+        return;
+    peer->tap = true;
+    DL_APPEND2(f->taps, peer, tap_prev, tap_next);
+}
+
+void nl_fanout_untap(struct nl_fanout *f, struct nl_peer *peer) {
+    if (!peer->tap)
+        return;
+    peer->tap = false;
+    DL_DELETE2(f->taps, peer, tap_prev, tap_next);
+}
+
+static struct nl_line *encode(const struct delivery *d, bool bigint_as_string) {
+    struct nl_json_options options = {.bigint_as_string = bigint_as_string};
+    const struct nl_local_message *m = d->message;
+
+    if (d->frame != NULL)
+        return nl_message_line(d->frame, options);
+    return nl_local_message_line(m->topic, m->data, m->filter_key, m->from, options);
+}
+
+static void receive(void *ctx, struct nl_peer *peer) {
+    struct delivery *d = ctx;
+    struct nl_line **line = &d->lines[peer->bigint_as_string];
+
+    if (*line == NULL)
+        *line = encode(d, peer->bigint_as_string);
+    d->fanout->event(d->fanout->ctx, peer, NL_EVENT_MESSAGE, nl_line_ref(*line));
+}
+
+/* Messages are numbered over all sessions, as a peer may change its session. */
+static uint64_t next_serial(void) {
+    static uint64_t serial;
+
+    return ++serial;
+}
+
+static void finish(struct delivery *d, unsigned receivers, const struct nl_peer *except, uint64_t serial) {
+    struct nl_peer *tap;
+
+    if (receivers > 0)
+        DL_FOREACH2(d->fanout->taps, tap, tap_next) {
+            if (tap != except && tap->last_delivery != serial)
+                receive(d, tap);
+        }
+    nl_line_unref(d->lines[0]);
+    nl_line_unref(d->lines[1]);
+}
+
+unsigned nl_fanout_message(struct nl_fanout *f, struct nl_subscriptions *subscriptions,
+                           const struct nl_frame *message, uint64_t now_ms, bool *known) {
+    struct delivery d = {.fanout = f, .frame = message};
+    uint64_t serial = next_serial();
+    unsigned n = nl_subscriptions_deliver(subscriptions, message, serial, now_ms, receive, &d, known);
+
+    finish(&d, n, NULL, serial);
+    return n;
+}
+
+unsigned nl_fanout_local(struct nl_fanout *f, struct nl_subscriptions *subscriptions,
+                         const struct nl_local_message *message, uint64_t now_ms) {
+    struct delivery d = {.fanout = f, .message = message};
+    uint64_t serial = next_serial();
+    unsigned n = nl_subscriptions_deliver_local(subscriptions, message->topic, message->filter_key,
+                                                message->except, serial, now_ms, receive, &d);
+
+    finish(&d, n, message->except, serial);
+    return n;
+}

@@ -1,0 +1,859 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/model/session.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <utlist.h>
+
+#include "daemon/model/backoff.h"
+#include "daemon/model/echoes.h"
+#include "daemon/model/fanout.h"
+#include "daemon/model/outbox.h"
+#include "daemon/model/subscriptions.h"
+#include "protocol/alloc.h"
+
+/* What the broker takes of one payload until it says otherwise (BROKER.md, "Transport"). */
+#define DEFAULT_MAX_DATA 921600
+
+/* How soon to try again when the link's queue was full. */
+#define FULL_RETRY_MS 20
+
+struct identity {
+    char *actor_token_id, *project_id, *actor_type;
+    int64_t protocol_version;
+};
+
+struct nl_session {
+    const struct nl_session_config *config;
+    bool named;
+    struct nl_session_ops ops;
+    enum nl_session_state state;
+    int64_t since;            /* Unix seconds of the last change of the told status */
+    struct nl_ending ending;  /* of the last link, or the one being closed */
+    struct identity identity; /* of the last successful auth */
+    bool was_live;            /* once, ever */
+    bool announced;           /* holders were told connect or reconnect, and no disconnect since */
+    bool plain_auth;          /* the last auth with reconnect:true made the broker crash */
+    bool stopping;
+    uint64_t max_data; /* bytes of packed data that the broker takes */
+    uint64_t due_ms;   /* WAITING: the next attempt; AUTHENTICATING: its deadline */
+    uint64_t last_sent_ms, last_received_ms;
+    uint64_t awaiting_since_ms;       /* a heartbeat was sent then and nothing came since; 0 = none */
+    uint64_t heartbeats, echoes_seen; /* sent and come back on this link */
+    uint64_t fence_ref;               /* the newest publish before the last heartbeat */
+    struct nl_backoff backoff;
+    struct nl_subscriptions *subscriptions;
+    struct nl_outbox *outbox;
+    struct nl_echoes echoes;
+    struct nl_fanout fanout;
+    struct nl_peer *peers; /* linked by session_prev, session_next */
+    struct nl_session_stats stats;
+    struct nl_buffer scratch; /* the frame being encoded */
+    uint64_t now_ms;          /* of the call being served, for callbacks of the parts */
+    uint64_t seed;
+};
+
+const char *nl_reason_name(enum nl_reason reason) {
+    static const char *const names[] = {
+#define X(name, wire) [NL_REASON_##name] = wire,
+        NL_REASONS(X)
+#undef X
+    };
+
+    return names[reason];
+}
+
+const char *nl_session_state_name(enum nl_session_state state) {
+    static const char *const names[] = {
+        [NL_SESSION_WAITING] = "waiting",
+        [NL_SESSION_CONNECTING] = "connecting",
+        [NL_SESSION_AUTHENTICATING] = "authenticating",
+        [NL_SESSION_RESTORING] = "restoring",
+        [NL_SESSION_LIVE] = "live",
+        [NL_SESSION_CLOSING] = "closing",
+        [NL_SESSION_STOPPED] = "stopped",
+    };
+
+    return names[state];
+}
+
+/* ---- frames to the broker ---- */
+
+static bool send_bytes(struct nl_session *s, struct nl_slice bytes) {
+    if (!s->ops.send(s->ops.ctx, bytes))
+        return false;
+    s->last_sent_ms = s->now_ms;
+    return true;
+}
+
+static bool send_frame(void *ctx, const struct nl_frame *frame) {
+    struct nl_session *s = ctx;
+
+    nl_buffer_clear(&s->scratch);
+    nl_frame_encode(frame, &s->scratch);
+    return send_bytes(s, nl_slice(s->scratch.bytes, s->scratch.len));
+}
+
+static uint64_t send_heartbeat(void *ctx) {
+    struct nl_session *s = ctx;
+
+    send_bytes(s, nl_slice(NULL, 0));
+    if (s->awaiting_since_ms == 0)
+        s->awaiting_since_ms = s->now_ms;
+    s->fence_ref = nl_outbox_newest(s->outbox);
+    return ++s->heartbeats;
+}
+
+static bool send_publish(void *ctx, struct nl_slice frame) {
+    return send_bytes(ctx, frame);
+}
+
+static void send_auth(struct nl_session *s) {
+    struct nl_frame frame = {.type = NL_FRAME_AUTH};
+
+    NL_FRAME_SET(&frame, token, nl_slice_str(s->config->token));
+    NL_FRAME_SET(&frame, protocol_version, 2);
+    if (s->was_live && !s->plain_auth)
+        NL_FRAME_SET(&frame, reconnect, true);
+    send_frame(s, &frame);
+    /* The token does not stay in memory longer than it must. */
+    explicit_bzero(s->scratch.bytes, s->scratch.len);
+}
+
+/* ---- answers and events to clients ---- */
+
+static void forward_answer(void *ctx, struct nl_peer *peer, struct nl_line *line) {
+    struct nl_session *s = ctx;
+
+    s->ops.answer(s->ops.ctx, peer, line);
+}
+
+static void forward_error(void *ctx, struct nl_peer *peer, struct nl_line *line) {
+    struct nl_session *s = ctx;
+
+    s->ops.event(s->ops.ctx, peer, NL_EVENT_ERROR, line);
+}
+
+static void forward_event(void *ctx, struct nl_peer *peer, enum nl_event event, struct nl_line *line) {
+    struct nl_session *s = ctx;
+
+    s->ops.event(s->ops.ctx, peer, event, line);
+}
+
+void nl_session_announce(struct nl_session *s, enum nl_event event, struct nl_line *line) {
+    struct nl_peer *peer;
+
+    DL_FOREACH2(s->peers, peer, session_next) {
+        if (nl_peer_stands(peer))
+            s->ops.event(s->ops.ctx, peer, event, nl_line_ref(line));
+    }
+    nl_line_unref(line);
+}
+
+static void announce_connection(struct nl_session *s, enum nl_event event) {
+    struct nl_object o;
+
+    nl_object_begin(&o, nl_event_name(event));
+    nl_object_cstr(&o, "session", nl_session_name(s));
+    if (event == NL_EVENT_DISCONNECT) {
+        nl_object_cstr(&o, "reason", nl_reason_name(s->ending.reason));
+        if (s->ending.detail[0] != '\0')
+            nl_object_cstr(&o, "detail", s->ending.detail);
+        if (s->ending.close_code != 0)
+            nl_object_int(&o, "code", s->ending.close_code);
+    }
+    nl_session_announce(s, event, nl_object_line(&o));
+}
+
+/* ---- the outcome of publishes ---- */
+
+static struct nl_line *published_line(const struct nl_publish *p) {
+    struct nl_object o;
+
+    nl_object_begin(&o, "published");
+    if (p->id != NULL)
+        nl_object_json(&o, "id", nl_slice_str(p->id));
+    nl_object_cstr(&o, "topic", p->topic);
+    nl_object_cstr(&o, "msgRef", p->msg_ref);
+    if (p->redelivered)
+        nl_object_bool(&o, "redelivered", true);
+    return nl_object_line(&o);
+}
+
+/* An error of our own that answers a publish; max_data is told where the size is the matter. */
+static struct nl_line *publish_error_line(const struct nl_session *s, enum nl_error error, const char *id,
+                                          const char *msg_ref, struct nl_slice topic, const char *hint,
+                                          uint64_t retry_after_ms) {
+    struct nl_object o;
+
+    nl_object_begin(&o, "error");
+    nl_object_cstr(&o, "request", "publish");
+    if (id != NULL)
+        nl_object_json(&o, "id", nl_slice_str(id));
+    nl_object_cstr(&o, "error", nl_error_name(error));
+    if (nl_error_code(error) != 0)
+        nl_object_int(&o, "code", nl_error_code(error));
+    nl_object_str(&o, "topic", topic);
+    nl_object_cstr(&o, "msgRef", msg_ref);
+    nl_object_cstr(&o, "hint", hint != NULL ? hint : nl_error_hint(error));
+    if (error == NL_ERROR_MESSAGE_TOO_LARGE)
+        nl_object_int(&o, "maxSizeBytes", (int64_t)s->max_data);
+    if (retry_after_ms != 0)
+        nl_object_int(&o, "retryAfterMs", (int64_t)retry_after_ms);
+    return nl_object_line(&o);
+}
+
+static void expect_echo(struct nl_session *s, const struct nl_publish *p) {
+    struct nl_slice topic = nl_slice_str(p->topic);
+
+    if (p->echo && nl_subscriptions_upstream_matches(s->subscriptions, topic, p->filter_key))
+        nl_echoes_expect(&s->echoes, topic, p->filter_key, nl_digest(nl_slice(p->data, p->data_len), s->seed),
+                         s->now_ms);
+}
+
+static void deliver_published(struct nl_session *s, const struct nl_publish *p) {
+    const char *from = s->identity.actor_token_id;
+    struct nl_local_message m = {
+        .topic = nl_slice_str(p->topic),
+        .data = nl_slice(p->data, p->data_len),
+        .from = nl_slice_str(from == NULL ? "" : from),
+        .filter_key = p->filter_key,
+        .except = s->config->own_messages == NL_OWN_ECHO ? NULL : p->owner,
+    };
+
+    expect_echo(s, p);
+    s->stats.delivered += nl_fanout_local(&s->fanout, s->subscriptions, &m, s->now_ms);
+}
+
+static void learn_max_data(struct nl_session *s, const struct nl_frame *error) {
+    if (NL_FRAME_HAS(error, max_size_bytes) && error->max_size_bytes > 0)
+        s->max_data = (uint64_t)error->max_size_bytes;
+}
+
+static void answer_publish(struct nl_session *s, const struct nl_publish *p,
+                           const struct nl_outcome *outcome) {
+    struct nl_peer *peer = p->owner;
+    struct nl_line *line = NULL;
+
+    if (peer == NULL)
+        return;
+    peer->pending--;
+    if (outcome->error == NL_OK && outcome->broker_error == NULL) {
+        if (p->id != NULL || p->msg_ref != NULL)
+            line = published_line(p);
+    } else if (outcome->broker_error != NULL) {
+        line = nl_broker_error_line(outcome->broker_error, "publish", p->id, nl_slice_str(p->topic),
+                                    p->msg_ref == NULL ? nl_slice(NULL, 0) : nl_slice_str(p->msg_ref));
+    } else {
+        line = publish_error_line(s, outcome->error, p->id, p->msg_ref, nl_slice_str(p->topic), NULL, 0);
+    }
+    s->ops.answer(s->ops.ctx, peer, line);
+}
+
+static void publish_done(void *ctx, struct nl_publish *p, struct nl_outcome outcome) {
+    struct nl_session *s = ctx;
+
+    if (outcome.broker_error != NULL)
+        learn_max_data(s, outcome.broker_error);
+    else if (outcome.error == NL_OK)
+        deliver_published(s, p);
+    answer_publish(s, p, &outcome);
+}
+
+/* ---- making and ending a session ---- */
+
+/* The vendor's cloud is known to tell the filter of a message. */
+static bool is_vendor(const char *url) {
+    char *host = NULL, *path = NULL;
+    uint16_t port;
+    bool tls, vendor;
+
+    if (!nl_url_parse(url, &tls, &host, &port, &path))
+        return false;
+    vendor = strcmp(host, "broker.nolag.app") == 0;
+    free(host);
+    free(path);
+    return vendor;
+}
+
+static struct nl_subscriptions *make_subscriptions(struct nl_session *s,
+                                                   const struct nl_daemon_config *limits) {
+    static const enum nl_reported reported[] = {
+        [NL_AUTO] = NL_REPORTED_UNKNOWN, [NL_YES] = NL_REPORTED_YES, [NL_NO] = NL_REPORTED_NO};
+    enum nl_reported start = reported[s->config->filters_reported];
+    struct nl_subscriptions_limits l = {
+        .request_timeout_ms = s->config->request_timeout_ms,
+        .refused_interval_ms = s->config->refused_interval_ms,
+        .per_client = limits->max_subscriptions,
+        .per_uid = limits->max_subscriptions_per_uid,
+        .qos = (uint8_t)s->config->qos,
+    };
+    struct nl_subscriptions_ops ops = {.send = send_frame,
+                                       .fence = send_heartbeat,
+                                       .answer = forward_answer,
+                                       .error = forward_error,
+                                       .ctx = s};
+
+    if (start == NL_REPORTED_UNKNOWN && is_vendor(s->config->url))
+        start = NL_REPORTED_YES;
+    return nl_subscriptions_new(&l, &ops, start, s->seed);
+}
+
+static struct nl_outbox *make_outbox(struct nl_session *s, uint64_t now_ms) {
+    struct nl_outbox_limits l = {
+        .publish_rate = s->config->publish_rate,
+        .max_messages = s->config->outbox_max_messages,
+        .max_bytes = s->config->outbox_max_bytes,
+        .ttl_ms = s->config->ttl_ms,
+    };
+    struct nl_outbox_ops ops = {.send = send_publish, .done = publish_done, .ctx = s};
+
+    return nl_outbox_new(&l, &ops, now_ms);
+}
+
+struct nl_session *nl_session_new(const struct nl_session_config *config, bool named,
+                                  const struct nl_daemon_config *limits, const struct nl_session_ops *ops,
+                                  uint64_t now_ms) {
+    struct nl_session *s = nl_calloc(1, sizeof(*s));
+
+    s->config = config;
+    s->named = named;
+    s->ops = *ops;
+    s->now_ms = now_ms;
+    s->due_ms = now_ms;
+    s->state = NL_SESSION_WAITING;
+    s->since = ops->unix_time(ops->ctx);
+    s->ending.reason = NL_REASON_STARTING;
+    s->max_data = DEFAULT_MAX_DATA;
+    s->seed = ops->random(ops->ctx);
+    nl_backoff_init(&s->backoff, config->reconnect_interval_ms, config->reconnect_max_interval_ms,
+                    config->stable_after_ms);
+    nl_echoes_init(&s->echoes);
+    nl_buffer_init(&s->scratch);
+    nl_fanout_init(&s->fanout, forward_event, s);
+    s->subscriptions = make_subscriptions(s, limits);
+    s->outbox = make_outbox(s, now_ms);
+    return s;
+}
+
+static void identity_clear(struct identity *id) {
+    free(id->actor_token_id);
+    free(id->project_id);
+    free(id->actor_type);
+    *id = (struct identity){0};
+}
+
+struct nl_session *nl_session_free(struct nl_session *s) {
+    if (s == NULL)
+        return NULL;
+    assert(s->peers == NULL && (s->state == NL_SESSION_STOPPED || s->state == NL_SESSION_WAITING));
+    nl_outbox_free(s->outbox);
+    nl_subscriptions_free(s->subscriptions);
+    nl_echoes_deinit(&s->echoes);
+    nl_buffer_deinit(&s->scratch);
+    identity_clear(&s->identity);
+    free(s);
+    return NULL;
+}
+
+const char *nl_session_name(const struct nl_session *s) {
+    return s->named ? s->config->name : NULL;
+}
+
+const struct nl_session_config *nl_session_config(const struct nl_session *s) {
+    return s->config;
+}
+
+enum nl_session_state nl_session_state(const struct nl_session *s) {
+    return s->state;
+}
+
+const struct nl_ending *nl_session_ending(const struct nl_session *s) {
+    return &s->ending;
+}
+
+const struct nl_session_stats *nl_session_stats(const struct nl_session *s) {
+    return &s->stats;
+}
+
+uint64_t nl_session_outbox_messages(const struct nl_session *s) {
+    return nl_outbox_messages(s->outbox);
+}
+
+bool nl_session_up(const struct nl_session *s) {
+    return s->state == NL_SESSION_RESTORING || s->state == NL_SESSION_LIVE;
+}
+
+/* ---- state ---- */
+
+/* The word that `status` tells. */
+static const char *status_word(const struct nl_session *s, enum nl_session_state state) {
+    switch (state) {
+    case NL_SESSION_LIVE:
+        return "connected";
+    case NL_SESSION_STOPPED:
+        return "disconnected";
+    case NL_SESSION_WAITING:
+    case NL_SESSION_CLOSING:
+        if (s->ending.slow)
+            return "disconnected";
+        break;
+    case NL_SESSION_CONNECTING:
+    case NL_SESSION_AUTHENTICATING:
+    case NL_SESSION_RESTORING:
+        break;
+    }
+    return s->was_live ? "reconnecting" : "connecting";
+}
+
+static void set_state(struct nl_session *s, enum nl_session_state to, const struct nl_ending *ending) {
+    enum nl_session_state from = s->state;
+    const char *before = status_word(s, from);
+
+    s->state = to;
+    if (strcmp(before, status_word(s, to)) != 0)
+        s->since = s->ops.unix_time(s->ops.ctx);
+    s->ops.changed(s->ops.ctx, from, to, ending);
+}
+
+/* Ends the link for a reason of ours. The broker's requests have no more answers from here on. */
+static void close_link(struct nl_session *s, struct nl_ending ending) {
+    if (s->state == NL_SESSION_CLOSING || s->state == NL_SESSION_WAITING || s->state == NL_SESSION_STOPPED)
+        return;
+    s->ending = ending;
+    set_state(s, NL_SESSION_CLOSING, NULL);
+    s->ops.disconnect(s->ops.ctx);
+}
+
+static void go_live(struct nl_session *s) {
+    bool first = !s->was_live;
+
+    s->was_live = true;
+    s->stats.connects++;
+    s->stats.attempts = 0;
+    s->plain_auth = false;
+    nl_backoff_live(&s->backoff, s->now_ms);
+    set_state(s, NL_SESSION_LIVE, NULL);
+    nl_outbox_up(s->outbox, s->now_ms);
+    announce_connection(s, first ? NL_EVENT_CONNECT : NL_EVENT_RECONNECT);
+    s->announced = true;
+}
+
+static void connect_now(struct nl_session *s) {
+    uint64_t delay = s->ops.connect_delay(s->ops.ctx, s->now_ms);
+
+    if (delay > 0) {
+        s->due_ms = s->now_ms + delay;
+        return;
+    }
+    s->stats.attempts++;
+    set_state(s, NL_SESSION_CONNECTING, NULL);
+    s->ops.connect(s->ops.ctx);
+}
+
+static bool attempts_used_up(const struct nl_session *s) {
+    return s->stopping || !s->config->reconnect || s->config->max_reconnect_attempts == 0 ||
+           (s->config->max_reconnect_attempts != UINT64_MAX &&
+            s->stats.attempts > s->config->max_reconnect_attempts);
+}
+
+static uint64_t retry_delay(struct nl_session *s, const struct nl_ending *ending) {
+    uint64_t random = s->ops.random(s->ops.ctx);
+    uint64_t delay = ending->slow ? nl_backoff_denied(&s->backoff, s->config->denied_interval_ms, random)
+                                  : nl_backoff_failed(&s->backoff, s->now_ms, random);
+
+    return delay > ending->retry_after_ms ? delay : ending->retry_after_ms;
+}
+
+void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending, uint64_t now_ms) {
+    enum nl_session_state from = s->state;
+
+    s->now_ms = now_ms;
+    /* When we closed it, our reason counts. */
+    if (from != NL_SESSION_CLOSING)
+        s->ending = *ending;
+    if (from == NL_SESSION_AUTHENTICATING && ending->close_code == 1011)
+        s->plain_auth = !s->plain_auth;
+    s->awaiting_since_ms = 0;
+    s->heartbeats = s->echoes_seen = 0;
+    nl_echoes_deinit(&s->echoes);
+    nl_subscriptions_down(s->subscriptions, now_ms);
+    nl_outbox_down(s->outbox, ending->close_code, now_ms);
+    if (attempts_used_up(s)) {
+        if (!s->stopping)
+            s->ending.reason = NL_REASON_ATTEMPTS;
+        set_state(s, NL_SESSION_STOPPED, &s->ending);
+    } else {
+        s->due_ms = now_ms + retry_delay(s, &s->ending);
+        set_state(s, NL_SESSION_WAITING, &s->ending);
+    }
+    if (s->announced)
+        announce_connection(s, NL_EVENT_DISCONNECT);
+    s->announced = false;
+}
+
+void nl_session_link_opened(struct nl_session *s, uint64_t now_ms) {
+    s->now_ms = now_ms;
+    if (s->state != NL_SESSION_CONNECTING)
+        return;
+    s->last_received_ms = now_ms;
+    s->due_ms = now_ms + s->config->auth_timeout_ms;
+    set_state(s, NL_SESSION_AUTHENTICATING, NULL);
+    send_auth(s);
+}
+
+/* ---- frames from the broker ---- */
+
+static char *copy(struct nl_slice s) {
+    return nl_strndup((const char *)s.ptr, s.len);
+}
+
+static void auth_granted(struct nl_session *s, const struct nl_frame *frame) {
+    struct identity *id = &s->identity;
+
+    identity_clear(id);
+    id->actor_token_id = NL_FRAME_HAS(frame, actor_token_id) ? copy(frame->actor_token_id) : NULL;
+    id->project_id = NL_FRAME_HAS(frame, project_id) ? copy(frame->project_id) : NULL;
+    id->actor_type = NL_FRAME_HAS(frame, actor_type) ? copy(frame->actor_type) : NULL;
+    id->protocol_version = NL_FRAME_HAS(frame, protocol_version) ? frame->protocol_version : 1;
+    nl_outbox_set_unanswered(s->outbox, id->protocol_version < 2);
+    set_state(s, NL_SESSION_RESTORING, NULL);
+    nl_subscriptions_up(s->subscriptions, NL_FRAME_HAS(frame, restored) ? frame->restored : nl_slice(NULL, 0),
+                        s->now_ms);
+}
+
+static void auth_refused(struct nl_session *s, const struct nl_frame *frame) {
+    struct nl_ending ending = {.reason = NL_REASON_AUTH};
+    struct nl_slice error = NL_FRAME_HAS(frame, error) ? frame->error : nl_slice(NULL, 0);
+
+    if (nl_slice_equal(error, nl_slice_str("access_denied"))) {
+        ending.reason = NL_REASON_ACCESS_DENIED;
+        ending.slow = true;
+    } else if (nl_slice_equal(error, nl_slice_str("connection_limit_reached"))) {
+        ending.reason = NL_REASON_CONNECTION_LIMIT;
+    } else {
+        size_t len = error.len < sizeof(ending.detail) - 1 ? error.len : sizeof(ending.detail) - 1;
+        memcpy(ending.detail, error.len > 0 ? (const char *)error.ptr : "", len);
+    }
+    close_link(s, ending);
+}
+
+static void on_auth(struct nl_session *s, const struct nl_frame *frame) {
+    if (s->state != NL_SESSION_AUTHENTICATING)
+        s->stats.unexpected++;
+    else if (NL_FRAME_HAS(frame, success) && frame->success)
+        auth_granted(s, frame);
+    else
+        auth_refused(s, frame);
+}
+
+static void on_control_answer(struct nl_session *s, const struct nl_frame *frame) {
+    if (!nl_subscriptions_answer(s->subscriptions, frame, s->now_ms))
+        s->stats.unexpected++;
+}
+
+static void on_published(struct nl_session *s, const struct nl_frame *frame) {
+    if (!nl_outbox_answer(s->outbox, frame, s->now_ms))
+        s->stats.unexpected++;
+}
+
+/* Publishes always carry a msgRef, control requests never: so an error tells by it what it answers. */
+static void on_error(struct nl_session *s, const struct nl_frame *frame) {
+    if (NL_FRAME_HAS(frame, msg_ref))
+        on_published(s, frame);
+    else
+        on_control_answer(s, frame);
+}
+
+/* Our own retained message, come back: our clients had it when it was published. */
+static bool swallow(struct nl_session *s, const struct nl_frame *m) {
+    struct nl_slice key = nl_slice(NULL, 0);
+    bool hidden;
+
+    if (!nl_echoes_waiting(&s->echoes) || !NL_FRAME_HAS(m, topic) || !NL_FRAME_HAS(m, data))
+        return false;
+    if (NL_FRAME_HAS(m, filter))
+        nl_raw_string(m->filter, &key);
+    hidden = nl_slice_equal(key, nl_slice_str("#"));
+    if (!nl_echoes_take(&s->echoes, m->topic, key, hidden, nl_digest(m->data, s->seed), s->now_ms))
+        return false;
+    if (NL_FRAME_HAS(m, msg_id))
+        nl_subscriptions_note_seen(s->subscriptions, m->topic, m->msg_id);
+    s->stats.swallowed++;
+    return true;
+}
+
+static void on_message(struct nl_session *s, const struct nl_frame *frame) {
+    bool known = false;
+
+    s->stats.messages++;
+    if (swallow(s, frame))
+        return;
+    s->stats.delivered += nl_fanout_message(&s->fanout, s->subscriptions, frame, s->now_ms, &known);
+    s->stats.foreign += !known;
+}
+
+static void on_heartbeat(struct nl_session *s) {
+    s->echoes_seen++;
+    nl_subscriptions_fence_passed(s->subscriptions, s->echoes_seen, s->now_ms);
+    if (s->echoes_seen == s->heartbeats)
+        nl_outbox_passed(s->outbox, s->fence_ref);
+}
+
+typedef void frame_handler(struct nl_session *s, const struct nl_frame *frame);
+
+static frame_handler *handler_for(enum nl_frame_type type) {
+    static frame_handler *const handlers[] = {
+        [NL_FRAME_AUTH] = on_auth,
+        [NL_FRAME_SUBSCRIBED] = on_control_answer,
+        [NL_FRAME_UNSUBSCRIBED] = on_control_answer,
+        [NL_FRAME_FILTERS_UPDATED] = on_control_answer,
+        [NL_FRAME_PUBLISHED] = on_published,
+        [NL_FRAME_MESSAGE] = on_message,
+        [NL_FRAME_ERROR] = on_error,
+    };
+
+    return (size_t)type < sizeof(handlers) / sizeof(handlers[0]) ? handlers[type] : NULL;
+}
+
+void nl_session_link_frame(struct nl_session *s, struct nl_slice bytes, uint64_t now_ms) {
+    struct nl_frame frame;
+    frame_handler *handler = NULL;
+
+    s->now_ms = now_ms;
+    if (s->state == NL_SESSION_CLOSING)
+        return;
+    s->last_received_ms = now_ms;
+    s->awaiting_since_ms = 0;
+    s->stats.frames_received++;
+    if (bytes.len == 0) {
+        on_heartbeat(s);
+        return;
+    }
+    if (nl_frame_decode(bytes, &frame) == NL_SCAN_OK)
+        handler = handler_for(frame.type);
+    if (handler == NULL || (!nl_session_up(s) && frame.type != NL_FRAME_AUTH))
+        s->stats.unexpected++;
+    else
+        handler(s, &frame);
+}
+
+/* ---- peers and their requests ---- */
+
+void nl_session_attach(struct nl_session *s, struct nl_peer *peer) {
+    assert(peer->session == NULL);
+    peer->session = s;
+    DL_APPEND2(s->peers, peer, session_prev, session_next);
+}
+
+void nl_session_detach(struct nl_session *s, struct nl_peer *peer, uint64_t now_ms) {
+    assert(peer->session == s);
+    s->now_ms = now_ms;
+    nl_subscriptions_leave(s->subscriptions, peer, now_ms);
+    nl_outbox_forget(s->outbox, peer);
+    nl_fanout_untap(&s->fanout, peer);
+    DL_DELETE2(s->peers, peer, session_prev, session_next);
+    peer->session = NULL;
+    peer->pending = 0;
+}
+
+struct nl_peer *nl_session_first_peer(const struct nl_session *s) {
+    return s->peers;
+}
+
+static void refuse_publish(struct nl_session *s, struct nl_peer *peer, const struct nl_request *r,
+                           enum nl_error error, const char *hint, uint64_t retry_after_ms) {
+    char *msg_ref = r->msg_ref.ptr == NULL ? NULL : copy(r->msg_ref);
+
+    s->ops.answer(s->ops.ctx, peer,
+                  publish_error_line(s, error, r->id, msg_ref, r->topic, hint, retry_after_ms));
+    free(msg_ref);
+}
+
+/* Makes a publish of a request, but for its data. Takes the id and the filter key. */
+static struct nl_publish *make_publish(const struct nl_session *s, struct nl_peer *peer,
+                                       struct nl_request *r) {
+    struct nl_publish *p = nl_publish_new();
+
+    p->owner = peer;
+    p->uid = peer->uid;
+    p->topic = copy(r->topic);
+    p->msg_ref = r->msg_ref.ptr == NULL ? NULL : copy(r->msg_ref);
+    p->id = r->id;
+    r->id = NULL;
+    p->filter_key = r->filter_key;
+    r->filter_key = NULL;
+    p->qos = r->qos < 0 ? (int)s->config->qos : r->qos;
+    p->retain = r->retain;
+    /* Only a retained message is published with echo: else the broker would never give it to our later
+     * subscribers. Its copy to ourselves is swallowed. */
+    p->echo = r->retain;
+    return p;
+}
+
+static void publish(struct nl_session *s, struct nl_peer *peer, struct nl_request *r) {
+    struct nl_buffer data;
+    const char *why = NULL;
+    uint64_t retry_after_ms = 0;
+    enum nl_error error;
+    struct nl_publish *p;
+
+    nl_buffer_init(&data);
+    error = nl_msgpack_from_json(&data, r->data, NL_PACK_TAGGED, &why);
+    if (error == NL_OK && data.len > s->max_data)
+        error = NL_ERROR_MESSAGE_TOO_LARGE;
+    if (error != NL_OK) {
+        nl_buffer_deinit(&data);
+        refuse_publish(s, peer, r, error, why, 0);
+        return;
+    }
+    p = make_publish(s, peer, r);
+    p->data = nl_buffer_take(&data, &p->data_len);
+    error = s->stopping ? NL_ERROR_SHUTTING_DOWN : nl_outbox_push(s->outbox, p, s->now_ms, &retry_after_ms);
+    if (error == NL_OK) {
+        peer->pending++;
+        return;
+    }
+    s->ops.answer(
+        s->ops.ctx, peer,
+        publish_error_line(s, error, p->id, p->msg_ref, nl_slice_str(p->topic), NULL, retry_after_ms));
+    nl_publish_free(p);
+}
+
+static void tap(struct nl_session *s, struct nl_peer *peer, const struct nl_request *r) {
+    struct nl_object o;
+
+    if (r->type == NL_REQUEST_SUBSCRIBE)
+        nl_fanout_tap(&s->fanout, peer);
+    else
+        nl_fanout_untap(&s->fanout, peer);
+    nl_object_begin(&o, r->type == NL_REQUEST_SUBSCRIBE ? "subscribed" : "unsubscribed");
+    if (r->id != NULL)
+        nl_object_json(&o, "id", nl_slice_str(r->id));
+    nl_object_cstr(&o, "topic", "*");
+    s->ops.answer(s->ops.ctx, peer, nl_object_line(&o));
+}
+
+void nl_session_request(struct nl_session *s, struct nl_peer *peer, struct nl_request *r, uint64_t now_ms) {
+    s->now_ms = now_ms;
+    if (r->type == NL_REQUEST_PUBLISH)
+        publish(s, peer, r);
+    else if (nl_slice_equal(r->topic, nl_slice_str("*")))
+        tap(s, peer, r);
+    else
+        nl_subscriptions_request(s->subscriptions, peer, r, now_ms);
+}
+
+/* ---- time ---- */
+
+static bool link_open(const struct nl_session *s) {
+    return s->state == NL_SESSION_AUTHENTICATING || nl_session_up(s);
+}
+
+/* When the next heartbeat is due: an interval after our last sent frame (the broker's idle timer counts only
+ * these), and after the last received one. */
+static uint64_t heartbeat_due(const struct nl_session *s) {
+    uint64_t from = s->last_sent_ms;
+
+    if (!nl_session_up(s) || s->config->heartbeat_interval_ms == 0)
+        return UINT64_MAX;
+    if (s->awaiting_since_ms == 0 && s->last_received_ms < from)
+        from = s->last_received_ms;
+    return from + s->config->heartbeat_interval_ms;
+}
+
+static uint64_t silence_due(const struct nl_session *s) {
+    if (!nl_session_up(s) || s->awaiting_since_ms == 0)
+        return UINT64_MAX;
+    return s->awaiting_since_ms + s->config->heartbeat_timeout_ms;
+}
+
+static void check_liveness(struct nl_session *s) {
+    if (s->state == NL_SESSION_AUTHENTICATING && s->due_ms <= s->now_ms)
+        close_link(s,
+                   (struct nl_ending){.reason = NL_REASON_AUTH, .detail = "no answer to the auth in time"});
+    else if (silence_due(s) <= s->now_ms)
+        close_link(s, (struct nl_ending){.reason = NL_REASON_HEARTBEAT_TIMEOUT});
+    else if (heartbeat_due(s) <= s->now_ms)
+        send_heartbeat(s);
+}
+
+void nl_session_resumed(struct nl_session *s, uint64_t now_ms) {
+    s->now_ms = now_ms;
+    if (nl_session_up(s))
+        send_heartbeat(s);
+}
+
+void nl_session_run(struct nl_session *s, uint64_t now_ms) {
+    s->now_ms = now_ms;
+    if (s->state == NL_SESSION_WAITING && s->due_ms <= now_ms)
+        connect_now(s);
+    if (link_open(s))
+        check_liveness(s);
+    nl_subscriptions_run(s->subscriptions, now_ms);
+    if (s->state == NL_SESSION_RESTORING && !nl_subscriptions_restoring(s->subscriptions))
+        go_live(s);
+    nl_outbox_run(s->outbox, now_ms);
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+uint64_t nl_session_next(const struct nl_session *s, uint64_t now_ms) {
+    uint64_t next = nl_outbox_next(s->outbox, now_ms);
+    uint64_t control = UINT64_MAX;
+
+    if (s->state == NL_SESSION_WAITING || s->state == NL_SESSION_AUTHENTICATING)
+        next = earlier(next, s->due_ms);
+    if (nl_session_up(s))
+        control = nl_subscriptions_next(s->subscriptions);
+    /* Ready and not sent: the link's queue was full. */
+    if (control <= now_ms)
+        control = now_ms + FULL_RETRY_MS;
+    return earlier(earlier(next, control), earlier(heartbeat_due(s), silence_due(s)));
+}
+
+void nl_session_stop(struct nl_session *s, uint64_t now_ms) {
+    s->now_ms = now_ms;
+    s->stopping = true;
+    nl_outbox_fail_all(s->outbox, NL_ERROR_SHUTTING_DOWN);
+    close_link(s, (struct nl_ending){.reason = NL_REASON_STOPPED});
+    if (s->state == NL_SESSION_WAITING) {
+        s->ending.reason = NL_REASON_STOPPED;
+        set_state(s, NL_SESSION_STOPPED, &s->ending);
+    }
+}
+
+/* ---- telling about it ---- */
+
+void nl_session_describe(const struct nl_session *s, struct nl_object *o, uint64_t now_ms) {
+    nl_object_cstr(o, "session", nl_session_name(s));
+    nl_object_cstr(o, "status", status_word(s, s->state));
+    nl_object_int(o, "since", s->since);
+    if (s->state != NL_SESSION_LIVE) {
+        nl_object_cstr(o, "reason", nl_reason_name(s->ending.reason));
+        if (s->ending.detail[0] != '\0')
+            nl_object_cstr(o, "detail", s->ending.detail);
+        if (s->ending.close_code != 0)
+            nl_object_int(o, "code", s->ending.close_code);
+    }
+    if (s->state == NL_SESSION_WAITING)
+        nl_object_int(o, "nextAttemptMs", s->due_ms > now_ms ? (int64_t)(s->due_ms - now_ms) : 0);
+    nl_object_cstr(o, "actorTokenId", s->identity.actor_token_id);
+    nl_object_int(o, "subscriptions", (int64_t)nl_subscriptions_topics(s->subscriptions));
+    if (nl_subscriptions_refused(s->subscriptions) > 0)
+        nl_object_int(o, "refused", (int64_t)nl_subscriptions_refused(s->subscriptions));
+    nl_object_int(o, "outbox", (int64_t)nl_outbox_messages(s->outbox));
+}
+
+void nl_session_describe_auth(const struct nl_session *s, struct nl_object *o) {
+    nl_object_cstr(o, "session", nl_session_name(s));
+    nl_object_cstr(o, "actorTokenId", s->identity.actor_token_id);
+    nl_object_cstr(o, "projectId", s->identity.project_id);
+    nl_object_cstr(o, "actorType", s->identity.actor_type);
+    if (s->identity.protocol_version != 0)
+        nl_object_int(o, "protocolVersion", s->identity.protocol_version);
+    if (!nl_session_up(s))
+        nl_object_bool(o, "pending", true);
+}
