@@ -199,13 +199,17 @@ static void leave_rings(struct nl_outbox *o, struct nl_outbox_lane *lane) {
         DL_DELETE(o->ring, home);
 }
 
-/* This lane had its turn: the next one's of its home is next, after all other homes'. */
+/* Lane and home had their turn: they go behind the others, as far as they are in the rings at all. */
 static void end_turn(struct nl_outbox *o, struct nl_outbox_lane *lane) {
     struct home *home = lane->home;
-    DL_DELETE(home->ring, lane);
-    DL_APPEND(home->ring, lane);
-    DL_DELETE(o->ring, home);
-    DL_APPEND(o->ring, home);
+    if (lane->waiting) {
+        DL_DELETE(home->ring, lane);
+        DL_APPEND(home->ring, lane);
+    }
+    if (home->ring) {
+        DL_DELETE(o->ring, home);
+        DL_APPEND(o->ring, home);
+    }
 }
 
 /*
@@ -240,8 +244,7 @@ static void land(struct nl_outbox *o, struct nl_publish *p) {
 
 static void launch(struct nl_outbox *o, struct nl_publish *p) {
     dequeue(o, p);
-    if (p->lane->waiting)
-        end_turn(o, p->lane);
+    end_turn(o, p->lane);
     p->in_flight = true;
     o->flying++;
     DL_APPEND(o->in_flight, p);
@@ -546,9 +549,9 @@ void nl_outbox_forget(struct nl_outbox *o, void *owner) {
     if (!lane)
         return;
     struct nl_publish *p;
-    DL_FOREACH (lane->waiting, p)
+    DL_FOREACH(lane->waiting, p)
         p->owner = NULL;
-    DL_FOREACH (o->in_flight, p)
+    DL_FOREACH(o->in_flight, p)
         if (p->lane == lane)
             p->owner = NULL;
     HASH_DEL(o->lanes, lane);
