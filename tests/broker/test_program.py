@@ -27,10 +27,11 @@ def test_ready_line_and_clean_end(number):
         ready = process.stdout.readline()
         url = ready.removeprefix("ready ").strip()
         client = Client(url, "tok-alice")
+        port = client.socket.getpeername()[1]
         process.send_signal(number)
         assert client.wait_closed().code == 1001
         assert process.wait(5) == 0
-        assert ready == f"ready ws://127.0.0.1:{client.socket.getpeername()[1]}/ws\n"
+        assert ready == f"ready ws://127.0.0.1:{port}/ws\n"
         assert process.stdout.read() == "" and process.stderr.read() == ""
     client.close()
 

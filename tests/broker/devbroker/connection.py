@@ -180,6 +180,8 @@ class Connection(asyncio.Protocol):
     async def _one(self) -> None:
         await self._until_gone_or(self._running)
         await self._until_gone_or(self._writable)
+        if not self._mailbox:  # a close has emptied it meanwhile
+            return
         action, argument = self._mailbox.popleft()
         await action(argument)
         if len(self._mailbox) == MAX_MAILBOX and self._running.is_set():
@@ -349,7 +351,12 @@ class Connection(asyncio.Protocol):
     def stall(self) -> None:
         """Half-open: neither read nor answer, and keep TCP."""
         self._running.clear()
-        self._transport.pause_reading()
+        # Not at once: asyncio starts to read after connection_made, paused or not.
+        self._loop.call_soon(self._pause_if_stalled)
+
+    def _pause_if_stalled(self) -> None:
+        if not self._running.is_set():
+            self._transport.pause_reading()
 
     def silence(self) -> None:
         """Read and handle, but send nothing."""
