@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "protocol/hash.h"
 #include "protocol/scan.h"
 #include "protocol/transcode.h"
 #include "random_values.h"
@@ -763,6 +764,9 @@ static void check_double(double v) {
 
 static void test_doubles(void **state) {
     static const double edges[] = {0.0,
+                                   5e-5,
+                                   0.00012,
+                                   9.9e-5,
                                    -0.0,
                                    1e-4,
                                    9.999999e-5,
@@ -953,6 +957,39 @@ static void test_keys_that_come_twice_in_maps_of_any_size(void **state) {
     assert_true(clock() - begin < 20 * CLOCKS_PER_SEC);
 }
 
+/* Keys of which each is sent to the same place of the table: it must give up, and still be right. */
+static bool colliding_keys_become_pairs(bool twice) {
+    enum { COUNT = 400, PLACES = 1024 };
+    struct nl_buffer b, json;
+    struct random_source s;
+    char key[32];
+    int len = 0;
+    nl_buffer_init(&b);
+    nl_buffer_init(&json);
+    random_source_init(&s, 1, RANDOM_PLAIN, &b);
+    msgpack_pack_map(&s.pk, COUNT);
+    for (unsigned i = 0, found = 0; found < COUNT; i++) {
+        if (!twice || found + 1 < COUNT)
+            len = snprintf(key, sizeof(key), "%u", i);
+        if (nl_hash_bytes(0, (uint8_t *)key, (size_t)len) % PLACES != 0)
+            continue;
+        random_str(&s, key, (size_t)len);
+        msgpack_pack_nil(&s.pk);
+        found++;
+    }
+    to_json(&json, nl_slice(b.bytes, b.len), plain_options);
+    bool pairs = memmem(json.bytes, 16, "$map", 4) != NULL;
+    nl_buffer_deinit(&b);
+    nl_buffer_deinit(&json);
+    return pairs;
+}
+
+static void test_keys_that_are_chosen_to_collide(void **state) {
+    (void)state;
+    assert_false(colliding_keys_become_pairs(false));
+    assert_true(colliding_keys_become_pairs(true));
+}
+
 /* Deciding each map by itself, or writing it twice, would cost the product of the levels here. */
 static void test_pairs_at_every_level(void **state) {
     struct nl_buffer b, json, again;
@@ -1056,6 +1093,7 @@ int main(void) {
         cmocka_unit_test(test_random_values_come_back),
         cmocka_unit_test(test_random_json_comes_back),
         cmocka_unit_test(test_keys_that_come_twice_in_maps_of_any_size),
+        cmocka_unit_test(test_keys_that_are_chosen_to_collide),
         cmocka_unit_test(test_pairs_at_every_level),
         cmocka_unit_test(test_long_strings),
         cmocka_unit_test(test_buffers_grow_and_are_given_away),
