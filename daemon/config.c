@@ -665,13 +665,13 @@ static size_t edit_distance(const char *a, const char *b) {
 /* The key of the section whose name is like the given one, or NULL. One that it begins counts as like it. */
 static const struct nl_config_key *nearest_key(const char *section, const char *name) {
     const struct nl_config_key *nearest = NULL;
-    size_t best = strlen(name) / 3 + 1;
+    size_t len = strlen(name), best = len > 3 ? len / 3 : 1;
 
     for (size_t i = 0; i < KEY_COUNT; i++) {
         size_t distance = edit_distance(name, keys[i].name);
 
-        if (strlen(name) > 2 && strncasecmp(name, keys[i].name, strlen(name)) == 0)
-            distance = distance < 2 ? distance : 2;
+        if (len > 2 && distance > 1 && strncasecmp(name, keys[i].name, len) == 0)
+            distance = 1;
         if (in_section(&keys[i], section) && distance <= best && (!nearest || distance < best)) {
             best = distance;
             nearest = &keys[i];
