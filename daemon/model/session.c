@@ -847,6 +847,11 @@ void nl_session_describe(const struct nl_session *s, struct nl_object *o, uint64
     nl_object_int(o, "outbox", (int64_t)nl_outbox_messages(s->outbox));
 }
 
+void nl_session_describe_short(const struct nl_session *s, struct nl_object *o) {
+    nl_object_cstr(o, "session", nl_session_name(s));
+    nl_object_cstr(o, "status", status_word(s, s->state));
+}
+
 void nl_session_describe_auth(const struct nl_session *s, struct nl_object *o) {
     nl_object_cstr(o, "session", nl_session_name(s));
     nl_object_cstr(o, "actorTokenId", s->identity.actor_token_id);

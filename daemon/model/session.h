@@ -160,6 +160,9 @@ void nl_session_announce(struct nl_session *s, enum nl_event event,
 /* Writes what `status` and `sessions` tell: session, status, since, reason, ... */
 void nl_session_describe(const struct nl_session *s, struct nl_object *o, uint64_t now_ms);
 
+/* Only session and status, for `welcome`. */
+void nl_session_describe_short(const struct nl_session *s, struct nl_object *o);
+
 /* The fields of a successful auth answer: session, actorTokenId, ... or pending. */
 void nl_session_describe_auth(const struct nl_session *s, struct nl_object *o);
 

@@ -16,13 +16,17 @@
 enum { STATUS_MAX = 256 };
 
 /*
- * One line of text: a line end in it would begin another variable of the notification.
+ * One line of printable ASCII: a line end would begin another variable of the notification, and systemd drops
+ * a status that is not UTF-8, which half a character at the end would make of it.
  */
 static const char *one_line(char *out, const char *text) {
     size_t i;
 
-    for (i = 0; text[i] && i < STATUS_MAX - 1; i++)
-        out[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7f ? ' ' : text[i];
+    for (i = 0; i < STATUS_MAX - 1 && text[i]; i++) {
+        unsigned char byte = (unsigned char)text[i];
+
+        out[i] = byte < 0x20 ? ' ' : byte >= 0x7f ? '?' : text[i];
+    }
     out[i] = '\0';
     return out;
 }

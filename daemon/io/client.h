@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A connected local client: its socket, the lines it sends, the lines that wait for it.
+ *
+ * Life: accepted -> open -> (half closed: it sends no more) -> closing -> freed. nl_client_close() is the
+ * only way out; the memory goes in libuv's close callback, when no event can come any more.
+ *
+ * Output is queued and written at the end of the loop turn, all that waits in one writev. Over the output
+ * limit the policy decides: with `disconnect` the client is condemned: what waits is dropped, an error line
+ * goes out, and it is closed when that is written or after NL_CLIENT_LINGER_MS.
+ */
+#ifndef NL_IO_CLIENT_H
+#define NL_IO_CLIENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "daemon/io/output.h"
+#include "daemon/model/peer.h"
+#include "daemon/util/log.h"
+#include "protocol/errors.h"
+#include "protocol/line.h"
+#include "protocol/request.h"
+
+#define NL_CLIENT_LINGER_MS 10000
+
+struct nl_server;
+
+/* Messages left out for a slow client, until it is told. */
+struct nl_dropped {
+    char *topic;
+    uint64_t count;
+    struct nl_dropped *prev, *next;
+};
+
+struct nl_client {
+    struct nl_peer peer; /* first: a peer is its client */
+    struct nl_server *server;
+    uv_pipe_t pipe;
+    uv_write_t write; /* one at most: of the first line that waits */
+    size_t write_bytes;
+    struct nl_line_reader reader;
+    struct nl_output output;
+    struct nl_dropped *dropped;
+    char *auth_id;      /* id of the auth that waits */
+    bool auth_waits;    /* a barrier: no line is read until its outcome */
+    bool auth_failed;   /* unattached for good */
+    bool attached_once; /* auth comes too late */
+    bool reading, writing, dirty, half_closed, overflown, condemned, closing;
+    uint64_t linger_until_ms; /* condemned */
+    struct nl_log_budget log_budget;
+    struct nl_client *prev, *next;             /* in nl_server.clients */
+    struct nl_client *dirty_prev, *dirty_next; /* in nl_server.dirty */
+    struct nl_client *watch_prev, *watch_next; /* in nl_server.watched: half closed or condemned */
+};
+
+static inline struct nl_client *nl_client_of(struct nl_peer *peer) {
+    return (struct nl_client *)(void *)peer;
+}
+
+/* Accepts a connection from listener. Always takes one off its queue. */
+void nl_client_accept(struct nl_server *server, uv_stream_t *listener);
+
+/* Queues a line (takes over the reference); NULL only makes the client look whether it is done. */
+void nl_client_send(struct nl_client *c, struct nl_line *line, bool droppable);
+
+/* Writes what waits. Called by the server at the end of the turn, for dirty clients. */
+void nl_client_flush(struct nl_client *c);
+
+/* The auth it waited for has its outcome: go on reading. */
+void nl_client_resume(struct nl_client *c);
+
+/* Tells the client an error and closes it when that is written. */
+void nl_client_condemn(struct nl_client *c, enum nl_error error);
+
+/* Looks after half closed and condemned clients; about once a second. */
+void nl_client_look_after(struct nl_client *c, uint64_t now_ms);
+
+void nl_client_close(struct nl_client *c, const char *reason);
+
+#endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/io/output.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "protocol/alloc.h"
+
+void nl_output_init(struct nl_output *o) {
+    *o = (struct nl_output){0};
+}
+
+static struct nl_output_entry *at(const struct nl_output *o, uint32_t i) {
+    return &o->ring[(o->head + i) & (o->cap - 1)];
+}
+
+void nl_output_deinit(struct nl_output *o) {
+    for (uint32_t i = 0; i < o->count; i++)
+        nl_line_unref(at(o, i)->line);
+    free(o->ring);
+    nl_output_init(o);
+}
+
+static bool begun(const struct nl_output *o) {
+    return o->offset > 0 || o->pinned;
+}
+
+/* The capacity is a power of two. */
+static void grow(struct nl_output *o) {
+    uint32_t cap = o->cap == 0 ? 4 : o->cap * 2;
+    struct nl_output_entry *ring = nl_calloc(cap, sizeof(*ring));
+
+    for (uint32_t i = 0; i < o->count; i++)
+        ring[i] = *at(o, i);
+    free(o->ring);
+    o->ring = ring;
+    o->cap = cap;
+    o->head = 0;
+}
+
+void nl_output_push(struct nl_output *o, struct nl_line *line, bool droppable) {
+    if (o->count == o->cap)
+        grow(o);
+    *at(o, o->count++) = (struct nl_output_entry){line, droppable};
+    o->bytes += line->len;
+}
+
+void nl_output_push_front(struct nl_output *o, struct nl_line *line) {
+    if (o->count == o->cap)
+        grow(o);
+    o->head = (o->head - 1) & (o->cap - 1);
+    o->count++;
+    *at(o, 0) = (struct nl_output_entry){line, false};
+    if (begun(o)) {
+        *at(o, 0) = *at(o, 1);
+        *at(o, 1) = (struct nl_output_entry){line, false};
+    }
+    o->scanned = 0;
+    o->bytes += line->len;
+}
+
+unsigned nl_output_peek(const struct nl_output *o, struct iovec *vectors, unsigned max) {
+    size_t offset = o->offset;
+    unsigned n = 0;
+
+    for (uint32_t i = 0; i < o->count && n < max; i++) {
+        struct nl_line *line = at(o, i)->line;
+        if (line == NULL)
+            continue;
+        vectors[n++] = (struct iovec){line->bytes + offset, line->len - offset};
+        offset = 0;
+    }
+    return n;
+}
+
+static void pop(struct nl_output *o) {
+    nl_line_unref(at(o, 0)->line);
+    o->head = (o->head + 1) & (o->cap - 1);
+    o->count--;
+    o->scanned -= o->scanned > 0;
+    o->offset = 0;
+}
+
+void nl_output_written(struct nl_output *o, size_t bytes) {
+    assert(bytes <= o->bytes);
+    o->bytes -= bytes;
+    while (o->count > 0) {
+        struct nl_line *line = at(o, 0)->line;
+        size_t left = line == NULL ? 0 : line->len - o->offset;
+
+        if (line != NULL && bytes < left)
+            break;
+        bytes -= left;
+        pop(o);
+    }
+    o->offset += bytes;
+    if (o->count == 0)
+        nl_output_deinit(o);
+}
+
+struct nl_line *nl_output_drop_oldest(struct nl_output *o) {
+    for (; o->scanned < o->count; o->scanned++) {
+        struct nl_output_entry *e = at(o, o->scanned);
+        struct nl_line *line = e->line;
+
+        if (line == NULL || !e->droppable || (o->scanned == 0 && begun(o)))
+            continue;
+        e->line = NULL;
+        o->bytes -= line->len;
+        return line;
+    }
+    return NULL;
+}
+
+void nl_output_truncate(struct nl_output *o) {
+    uint32_t keep = begun(o) ? 1 : 0;
+
+    while (o->count > keep) {
+        struct nl_line *line = at(o, --o->count)->line;
+        if (line != NULL)
+            o->bytes -= line->len;
+        nl_line_unref(line);
+    }
+    o->scanned = 0;
+    if (o->count == 0)
+        nl_output_deinit(o);
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lines waiting to be written to one client, oldest first: a ring of shared lines. It holds no
+ * memory while it is empty. Only whole lines are added or dropped; of the first one a part may be
+ * written already.
+ */
+#ifndef NL_IO_OUTPUT_H
+#define NL_IO_OUTPUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "protocol/line.h"
+
+struct nl_output_entry {
+    struct nl_line *line; /* NULL: dropped */
+    bool droppable;       /* a message, that the policy `drop` may leave out */
+};
+
+struct nl_output {
+    struct nl_output_entry *ring;
+    uint32_t cap, head, count;
+    uint32_t scanned; /* entries from head on that hold nothing to drop */
+    size_t offset;    /* bytes of the first line that are written */
+    bool pinned;      /* the first line is being written right now: it stays where it is */
+    size_t bytes;     /* that wait, all lines together */
+};
+
+void nl_output_init(struct nl_output *o);
+void nl_output_deinit(struct nl_output *o); /* drops what is left */
+
+static inline bool nl_output_empty(const struct nl_output *o) {
+    return o->bytes == 0;
+}
+
+/* Adds a line; takes over the reference. */
+void nl_output_push(struct nl_output *o, struct nl_line *line, bool droppable);
+
+/* Fills at most max vectors with what comes first; returns how many. They are valid until the next change. */
+unsigned nl_output_peek(const struct nl_output *o, struct iovec *vectors, unsigned max);
+
+/* So many bytes are written: lines that are done are released. */
+void nl_output_written(struct nl_output *o, size_t bytes);
+
+/*
+ * Drops the oldest droppable line that is not begun (partly written, or pinned); returns it with its
+ * reference, or NULL when there is none. The caller releases it.
+ */
+struct nl_line *nl_output_drop_oldest(struct nl_output *o);
+
+/* Drops all but a first line that is begun. */
+void nl_output_truncate(struct nl_output *o);
+
+/* Puts a line right behind one that is begun, before all others. Takes over the reference. */
+void nl_output_push_front(struct nl_output *o, struct nl_line *line);
+
+#endif

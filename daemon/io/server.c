@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/io/server.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "daemon/util/log.h"
+#include "daemon/util/notify.h"
+#include "protocol/object.h"
+
+#define TICK_MS 1000
+#define SUSPEND_GAP_MS 10000 /* time asleep that asks for a heartbeat */
+#define CONNECT_BURST 10
+#define RESERVED_FILES 64 /* descriptors that are not clients: links, look-ups, the log, the library's own   \
+                           */
+#define DRAIN_STEP_MS 20
+
+uint64_t nl_server_now(const struct nl_server *s) {
+    return uv_now(s->loop);
+}
+
+struct nl_upstream *nl_server_default(struct nl_server *s) {
+    const char *name = s->config->daemon.default_session;
+    struct nl_upstream *u = nl_upstream_by_name(s, nl_slice_str(name == NULL ? "default" : name));
+
+    if (u != NULL || name != NULL || s->config->session_count != 1)
+        return u;
+    return nl_upstream_by_name(s, nl_slice_str(s->config->sessions[0].name));
+}
+
+/* ---- each turn ---- */
+
+static void run_upstreams(struct nl_server *s) {
+    struct nl_upstream *u, *tmp;
+
+    DL_FOREACH_SAFE(s->upstreams, u, tmp) {
+        if (u->dirty)
+            nl_upstream_run(u);
+    }
+}
+
+static void flush_clients(struct nl_server *s) {
+    struct nl_client *c, *last = s->dirty == NULL ? NULL : s->dirty->dirty_prev;
+
+    /* One pass: who has more than fits a turn is dirty again, behind the others. */
+    while ((c = s->dirty) != NULL) {
+        bool at_end = c == last;
+        nl_client_flush(c);
+        if (at_end)
+            break;
+    }
+}
+
+static void at_end_of_turn(uv_prepare_t *handle) {
+    struct nl_server *s = handle->data;
+
+    run_upstreams(s);
+    flush_clients(s);
+    /* A client that went away while it was flushed may have left its session something to do. */
+    run_upstreams(s);
+}
+
+/* ---- now and then ---- */
+
+static uint64_t clock_ms(clockid_t clock) {
+    struct timespec t;
+
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* CLOCK_BOOTTIME goes on while the host sleeps, CLOCK_MONOTONIC does not. */
+static uint64_t time_asleep(void) {
+    return clock_ms(CLOCK_BOOTTIME) - clock_ms(CLOCK_MONOTONIC);
+}
+
+static void check_suspend(struct nl_server *s) {
+    uint64_t asleep = time_asleep();
+    struct nl_upstream *u;
+
+    if (asleep < s->sleep_ms + SUSPEND_GAP_MS)
+        return;
+    nl_log_notice("the host was asleep for %llu s", (unsigned long long)(asleep - s->sleep_ms) / 1000);
+    s->sleep_ms = asleep;
+    DL_FOREACH(s->upstreams, u) {
+        nl_session_resumed(u->session, nl_server_now(s));
+        nl_upstream_wake(u);
+    }
+}
+
+static void tell_status(struct nl_server *s) {
+    unsigned live = 0, all = 0;
+    struct nl_upstream *u;
+    char status[128];
+
+    DL_FOREACH(s->upstreams, u) {
+        all++;
+        live += nl_session_state(u->session) == NL_SESSION_LIVE;
+    }
+    snprintf(status, sizeof(status), "%u of %u sessions connected, %llu clients", live, all,
+             (unsigned long long)s->client_count);
+    if (strcmp(status, s->status) == 0)
+        return;
+    memcpy(s->status, status, sizeof(status));
+    nl_notify_status(status);
+}
+
+static void on_tick(uv_timer_t *timer) {
+    struct nl_server *s = timer->data;
+    struct nl_client *c, *tmp;
+
+    check_suspend(s);
+    tell_status(s);
+    DL_FOREACH_SAFE2(s->watched, c, tmp, watch_next) {
+        nl_client_look_after(c, nl_server_now(s));
+    }
+}
+
+static void on_watchdog(uv_timer_t *timer) {
+    (void)timer;
+    nl_notify_watchdog();
+}
+
+static void on_connection(uv_stream_t *listener, int status) {
+    if (status < 0)
+        nl_log_warning("accept: %s", uv_strerror(status));
+    else
+        nl_client_accept(listener->data, listener);
+}
+
+/* ---- start ---- */
+
+/* As many clients as configured, if there are file descriptors for them. */
+static uint64_t client_limit(const struct nl_daemon_config *config) {
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return config->max_clients;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= config->max_clients + RESERVED_FILES)
+        return config->max_clients;
+    nl_log_warning("the limit of %llu open files allows fewer clients than max_clients",
+                   (unsigned long long)limit.rlim_cur);
+    return limit.rlim_cur > RESERVED_FILES + 1 ? limit.rlim_cur - RESERVED_FILES : 1;
+}
+
+static void start_timers(struct nl_server *s) {
+    uint64_t watchdog_ms = nl_notify_watchdog_interval();
+
+    uv_prepare_init(s->loop, &s->turn);
+    uv_timer_init(s->loop, &s->tick);
+    uv_timer_init(s->loop, &s->watchdog);
+    uv_timer_init(s->loop, &s->drain);
+    s->turn.data = s->tick.data = s->watchdog.data = s->drain.data = s;
+    uv_prepare_start(&s->turn, at_end_of_turn);
+    uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
+    if (watchdog_ms > 0)
+        uv_timer_start(&s->watchdog, on_watchdog, watchdog_ms, watchdog_ms);
+}
+
+int nl_server_start(struct nl_server *s, uv_loop_t *loop, const struct nl_config *config) {
+    const char *why = NULL;
+    int error;
+
+    *s = (struct nl_server){.loop = loop, .config = config, .access = {.own_uid = geteuid()}};
+    nl_quotas_init(&s->quotas);
+    s->max_clients = client_limit(&config->daemon);
+    s->sleep_ms = time_asleep();
+    s->links = nl_link_context_new(loop, &why);
+    if (s->links == NULL) {
+        nl_log_error("%s", why);
+        return -ENOTSUP;
+    }
+    error = nl_listener_start(&s->listener, loop, &config->daemon, on_connection, s);
+    if (error < 0) {
+        nl_link_context_close(s->links);
+        return error;
+    }
+    nl_bucket_init(&s->connects, config->daemon.connect_rate, CONNECT_BURST, nl_server_now(s));
+    start_timers(s);
+    for (size_t i = 0; i < config->session_count; i++)
+        nl_upstream_new(s, &config->sessions[i]);
+    nl_notify_ready("serving");
+    return 0;
+}
+
+/* ---- stop ---- */
+
+static void close_all(struct nl_server *s) {
+    struct nl_upstream *u, *tmp;
+
+    if (s->stopped)
+        return;
+    s->stopped = true;
+    DL_FOREACH(s->upstreams, u) {
+        nl_upstream_close(u);
+        nl_upstream_run(u);
+    }
+    /* What the outbox still held has its error now: one last write before the clients go. */
+    flush_clients(s);
+    while (s->clients != NULL)
+        nl_client_close(s->clients, "the daemon stops");
+    DL_FOREACH_SAFE(s->upstreams, u, tmp) {
+        nl_upstream_wake(u);
+    }
+}
+
+static void close_handles(struct nl_server *s) {
+    if (uv_is_closing((uv_handle_t *)&s->turn))
+        return;
+    uv_close((uv_handle_t *)&s->turn, NULL);
+    uv_close((uv_handle_t *)&s->tick, NULL);
+    uv_close((uv_handle_t *)&s->watchdog, NULL);
+    uv_close((uv_handle_t *)&s->drain, NULL);
+    nl_link_context_close(s->links);
+}
+
+static bool drained(const struct nl_server *s) {
+    const struct nl_upstream *u;
+
+    DL_FOREACH(s->upstreams, u) {
+        if (nl_session_outbox_messages(u->session) > 0)
+            return false;
+    }
+    return true;
+}
+
+static void on_drain(uv_timer_t *timer) {
+    struct nl_server *s = timer->data;
+
+    if (!s->stopped && (s->stop_requests > 1 || drained(s) || s->drain_until_ms <= nl_server_now(s)))
+        close_all(s);
+    if (s->stopped && s->upstreams == NULL)
+        close_handles(s);
+}
+
+static void announce_shutdown(struct nl_server *s) {
+    struct nl_upstream *u;
+    struct nl_object o;
+    struct nl_line *line;
+
+    nl_object_begin(&o, "shutdown");
+    line = nl_object_line(&o);
+    DL_FOREACH(s->upstreams, u) {
+        nl_session_announce(u->session, NL_EVENT_SHUTDOWN, nl_line_ref(line));
+    }
+    nl_line_unref(line);
+}
+
+void nl_server_stop(struct nl_server *s) {
+    if (s->stop_requests++ > 0)
+        return;
+    nl_log_notice("stopping");
+    nl_notify_stopping(s->config->daemon.drain_timeout_ms * 1000);
+    nl_listener_close(&s->listener);
+    announce_shutdown(s);
+    s->drain_until_ms = nl_server_now(s) + s->config->daemon.drain_timeout_ms;
+    uv_timer_start(&s->drain, on_drain, 0, DRAIN_STEP_MS);
+}
+
+void nl_server_deinit(struct nl_server *s) {
+    nl_link_context_free(s->links);
+    nl_quotas_deinit(&s->quotas);
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nolagd: reads the configuration, wires the parts together and runs the loop.
+ */
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <uv.h>
+
+#include "daemon/config.h"
+#include "daemon/io/server.h"
+#include "daemon/util/log.h"
+#include "daemon/version.h"
+#include "protocol/alloc.h"
+
+#define DEFAULT_CONFIG "/etc/nolagd/nolagd.conf"
+
+struct options {
+    const char *config, *socket, *log_level;
+    bool check;
+};
+
+static const char usage[] =
+    "usage: nolagd [--config FILE] [--socket PATH] [--log-level LEVEL] [--check-config]\n"
+    "\n"
+    "Holds one session per actor token with the NoLag broker and shares it with local\n"
+    "programs over a Unix socket. Runs in the foreground and logs to standard error.\n"
+    "\n"
+    "  --config FILE      configuration (" DEFAULT_CONFIG ")\n"
+    "  --socket PATH      listen here instead of where the configuration says\n"
+    "  --log-level LEVEL  error, warning, notice, info or debug\n"
+    "  --check-config     read the configuration, say what is wrong, and exit\n"
+    "  --version          print the version and exit\n"
+    "  --help             print this and exit\n";
+
+/* Returns -1 to go on, else the exit status. */
+static int parse_options(int argc, char **argv, struct options *o) {
+    static const struct option longs[] = {
+        {"config", required_argument, NULL, 'c'},
+        {"socket", required_argument, NULL, 's'},
+        {"log-level", required_argument, NULL, 'l'},
+        {"check-config", no_argument, NULL, 'k'},
+        {"version", no_argument, NULL, 'V'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
+    };
+    int opt;
+
+    *o = (struct options){.config = DEFAULT_CONFIG};
+    while ((opt = getopt_long(argc, argv, "c:s:l:hV", longs, NULL)) != -1) {
+        switch (opt) {
+        case 'c':
+            o->config = optarg;
+            break;
+        case 's':
+            o->socket = optarg;
+            break;
+        case 'l':
+            o->log_level = optarg;
+            break;
+        case 'k':
+            o->check = true;
+            break;
+        case 'V':
+            printf("nolagd %s\n", NL_VERSION);
+            return 0;
+        case 'h':
+            fputs(usage, stdout);
+            return 0;
+        default:
+            fputs(usage, stderr);
+            return 2;
+        }
+    }
+    if (optind == argc)
+        return -1;
+    fprintf(stderr, "nolagd: what is \"%s\" for?\n%s", argv[optind], usage);
+    return 2;
+}
+
+/* Says on standard error what the report holds. */
+static void print_report(const struct nl_config_report *report) {
+    if (report->errors != NULL)
+        fputs(report->errors, stderr);
+    if (report->warnings != NULL)
+        fputs(report->warnings, stderr);
+}
+
+static struct nl_config *load(const struct options *o) {
+    struct nl_config_report report = {0};
+    struct nl_config *config = nl_config_load(o->config, &report);
+
+    print_report(&report);
+    free(report.errors);
+    free(report.warnings);
+    if (config == NULL)
+        return NULL;
+    if (o->socket != NULL) {
+        free(config->daemon.socket);
+        config->daemon.socket = nl_strdup(o->socket);
+    }
+    return config;
+}
+
+static int start_log(const struct options *o, const struct nl_config *config) {
+    const char *name = o->log_level != NULL ? o->log_level : config->daemon.log_level;
+    enum nl_log_level level;
+
+    if (!nl_log_level_parse(name, &level)) {
+        fprintf(stderr, "nolagd: log level \"%s\": use error, warning, notice, info or debug\n", name);
+        return -1;
+    }
+    nl_log_init(level);
+    return 0;
+}
+
+static void on_stop_signal(uv_signal_t *handle, int number) {
+    (void)number;
+    nl_server_stop(handle->data);
+}
+
+/* Signals must not keep the loop alive once everything else has ended. */
+static void watch_signals(uv_loop_t *loop, uv_signal_t signals[2], struct nl_server *server) {
+    static const int numbers[] = {SIGTERM, SIGINT};
+
+    for (int i = 0; i < 2; i++) {
+        uv_signal_init(loop, &signals[i]);
+        signals[i].data = server;
+        uv_signal_start(&signals[i], on_stop_signal, numbers[i]);
+        uv_unref((uv_handle_t *)&signals[i]);
+    }
+}
+
+/* Runs the daemon on its loop; returns the exit status. */
+static int serve(const struct nl_config *config) {
+    struct nl_server server;
+    uv_signal_t signals[2];
+    uv_loop_t loop;
+    int error;
+
+    uv_loop_init(&loop);
+    error = nl_server_start(&server, &loop, config);
+    if (error == 0)
+        watch_signals(&loop, signals, &server);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    if (error == 0) {
+        uv_close((uv_handle_t *)&signals[0], NULL);
+        uv_close((uv_handle_t *)&signals[1], NULL);
+        uv_run(&loop, UV_RUN_DEFAULT);
+    }
+    nl_server_deinit(&server);
+    if (uv_loop_close(&loop) != 0)
+        nl_log_error("the loop was left with open handles");
+    return error == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+/*
+ * Before anything else: a client that goes away while we write must not end us; tokens must not reach a
+ * core file or another process of our user; look-ups of many hosts must not wait for
+ * each other's time-outs.
+ */
+static void prepare_process(void) {
+    signal(SIGPIPE, SIG_IGN);
+    prctl(PR_SET_DUMPABLE, 0);
+    setenv("UV_THREADPOOL_SIZE", "16", 0);
+}
+
+int main(int argc, char **argv) {
+    struct options options;
+    struct nl_config *config;
+    int status = parse_options(argc, argv, &options);
+
+    if (status >= 0)
+        return status;
+    prepare_process();
+    config = load(&options);
+    if (config == NULL)
+        return EXIT_FAILURE;
+    if (options.check || start_log(&options, config) < 0)
+        status = options.check ? EXIT_SUCCESS : 2;
+    else
+        status = serve(config);
+    nl_config_free(config);
+    return status;
+}
