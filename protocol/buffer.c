@@ -18,7 +18,7 @@ void nl_buffer_deinit(struct nl_buffer *b) {
 }
 
 /* A sum that overflows asks for SIZE_MAX bytes, which ends the process as any failed allocation does. */
-static void grow(struct nl_buffer *b, size_t extra) {
+void nl_buffer_grow(struct nl_buffer *b, size_t extra) {
     size_t need = extra > SIZE_MAX - b->len ? SIZE_MAX : b->len + extra;
     size_t cap = b->cap > SIZE_MAX / 2 ? SIZE_MAX : b->cap * 2;
     if (cap < FIRST_CAPACITY)
@@ -27,24 +27,6 @@ static void grow(struct nl_buffer *b, size_t extra) {
         cap = need;
     b->bytes = nl_realloc(b->bytes, cap);
     b->cap = cap;
-}
-
-uint8_t *nl_buffer_reserve(struct nl_buffer *b, size_t extra) {
-    if (!b->bytes || b->cap - b->len < extra)
-        grow(b, extra);
-    return b->bytes + b->len;
-}
-
-void nl_buffer_append(struct nl_buffer *b, const void *bytes, size_t len) {
-    if (len == 0)
-        return;
-    memcpy(nl_buffer_reserve(b, len), bytes, len);
-    b->len += len;
-}
-
-void nl_buffer_append_byte(struct nl_buffer *b, uint8_t byte) {
-    *nl_buffer_reserve(b, 1) = byte;
-    b->len++;
 }
 
 void nl_buffer_append_str(struct nl_buffer *b, const char *s) {

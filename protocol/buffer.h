@@ -28,11 +28,28 @@ void nl_buffer_deinit(struct nl_buffer *b);
 /* Empties the buffer and keeps its memory. */
 static inline void nl_buffer_clear(struct nl_buffer *b) { b->len = 0; }
 
-/* Makes room for extra more bytes and returns where they go; len is unchanged. */
-uint8_t *nl_buffer_reserve(struct nl_buffer *b, size_t extra);
+/* Takes more memory: the part of nl_buffer_reserve() that is seldom needed. */
+void nl_buffer_grow(struct nl_buffer *b, size_t extra);
 
-void nl_buffer_append(struct nl_buffer *b, const void *bytes, size_t len);
-void nl_buffer_append_byte(struct nl_buffer *b, uint8_t byte);
+/* Makes room for extra more bytes and returns where they go; len is unchanged. */
+static inline uint8_t *nl_buffer_reserve(struct nl_buffer *b, size_t extra) {
+    if (b->cap - b->len < extra || !b->bytes)
+        nl_buffer_grow(b, extra);
+    return b->bytes + b->len;
+}
+
+static inline void nl_buffer_append(struct nl_buffer *b, const void *bytes, size_t len) {
+    if (len == 0)
+        return;
+    memcpy(nl_buffer_reserve(b, len), bytes, len);
+    b->len += len;
+}
+
+static inline void nl_buffer_append_byte(struct nl_buffer *b, uint8_t byte) {
+    *nl_buffer_reserve(b, 1) = byte;
+    b->len++;
+}
+
 void nl_buffer_append_str(struct nl_buffer *b, const char *s); /* without its NUL */
 
 /* Gives the bytes away: the caller frees them with free(); the buffer is as after init. */

@@ -30,14 +30,20 @@ static inline bool is_plain(uint8_t c) {
     return c >= 0x20 && c < 0x80 && c != '"' && c != '\\';
 }
 
-static size_t plain_ascii(const uint8_t *p, size_t len) {
-    size_t i = 0;
+/* Not 0 when one of the eight bytes at p is special. */
+static inline uint64_t special_at(const uint8_t *p) {
     uint64_t w;
-    for (; len - i >= sizeof(w); i += sizeof(w)) {
-        memcpy(&w, p + i, sizeof(w));
-        if (has_special(w))
-            break;
-    }
+    memcpy(&w, p, sizeof(w));
+    return has_special(w);
+}
+
+static inline size_t plain_ascii(const uint8_t *p, size_t len) {
+    size_t i = 0;
+    while (len - i >= 8 && !special_at(p + i))
+        i += 8;
+    /* What is left of a long string is looked at together with what came before it. */
+    if (len - i < 8 && len >= 8 && !special_at(p + len - 8))
+        return len;
     while (i < len && is_plain(p[i]))
         i++;
     return i;
@@ -45,6 +51,8 @@ static size_t plain_ascii(const uint8_t *p, size_t len) {
 
 size_t nl_json_plain(struct nl_slice s) {
     size_t i = 0;
+    if (s.len == 0)
+        return 0;
     for (;;) {
         i += plain_ascii(s.ptr + i, s.len - i);
         if (i == s.len || s.ptr[i] < 0x80)
@@ -112,9 +120,13 @@ static bool append_inside(struct nl_buffer *out, struct nl_slice s, bool exact) 
 
 static bool append_string(struct nl_buffer *out, struct nl_slice s, bool exact) {
     size_t before = out->len;
-    nl_buffer_reserve(out, s.len + 2);
-    nl_buffer_append_byte(out, '"');
-    if (!append_inside(out, s, exact)) {
+    size_t plain = nl_json_plain(s);
+    uint8_t *to = nl_buffer_reserve(out, s.len + 2);
+    *to = '"';
+    if (plain)
+        memcpy(to + 1, s.ptr, plain);
+    out->len += 1 + plain;
+    if (plain < s.len && !append_inside(out, nl_slice(s.ptr + plain, s.len - plain), exact)) {
         out->len = before;
         return false;
     }
@@ -130,12 +142,19 @@ bool nl_json_string_exact(struct nl_buffer *out, struct nl_slice s) {
     return append_string(out, s, true);
 }
 
+static const char two_digits[] = "0001020304050607080910111213141516171819"
+                                 "2021222324252627282930313233343536373839"
+                                 "4041424344454647484950515253545556575859"
+                                 "6061626364656667686970717273747576777879"
+                                 "8081828384858687888990919293949596979899";
+
 /* The digits of v, the last one just before end; returns where they begin. */
-static uint8_t *digits_before(uint8_t *end, uint64_t v) {
-    do {
-        *--end = (uint8_t)('0' + v % 10);
-        v /= 10;
-    } while (v);
+static inline uint8_t *digits_before(uint8_t *end, uint64_t v) {
+    for (; v >= 100; v /= 100)
+        memcpy(end -= 2, two_digits + v % 100 * 2, 2);
+    if (v >= 10)
+        return memcpy(end - 2, two_digits + v * 2, 2);
+    *--end = (uint8_t)('0' + v);
     return end;
 }
 
@@ -191,7 +210,7 @@ void nl_json_double(struct nl_buffer *out, double v) {
         return;
     for (int digits = 15; digits <= 17; digits++) {
         snprintf(text, sizeof(text), "%.*g", digits, v);
-        if (strtod(text, NULL) == v)
+        if (digits == 17 || strtod(text, NULL) == v)
             break;
     }
     for (const char *c = text; *c; c++) {

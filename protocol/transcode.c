@@ -45,15 +45,12 @@ struct walk {
 
 static const uint8_t *write_value(struct walk *w, const uint8_t *p);
 
-static inline void put(struct nl_buffer *out, char c) {
-    if (out->len == out->cap)
-        nl_buffer_reserve(out, 1);
-    out->bytes[out->len++] = (uint8_t)c;
-}
-
 /* Whether a key can be one in JSON. U+0000 could, but json-c cannot read such a key back. */
 static bool is_name(const struct nl_token *key) {
-    return key->kind == NL_KIND_STR && !memchr(key->body, 0, key->len) && nl_utf8_valid(nl_token_body(key));
+    if (key->kind != NL_KIND_STR)
+        return false;
+    return nl_json_plain(nl_token_body(key)) == key->len ||
+           (!memchr(key->body, 0, key->len) && nl_utf8_valid(nl_token_body(key)));
 }
 
 static void write_base64(struct nl_buffer *out, const char *before, struct nl_slice bytes,
@@ -88,22 +85,22 @@ static void write_integer(const struct walk *w, const struct nl_token *t) {
     uint64_t size = negative ? -(uint64_t)t->negative : t->number;
     bool quoted = w->options.bigint_as_string && size > SAFE_INTEGER;
     if (quoted)
-        put(w->out, '"');
+        nl_buffer_append_byte(w->out, '"');
     if (negative)
-        put(w->out, '-');
+        nl_buffer_append_byte(w->out, '-');
     nl_json_uint(w->out, size);
     if (quoted)
-        put(w->out, '"');
+        nl_buffer_append_byte(w->out, '"');
 }
 
 static const uint8_t *write_array(struct walk *w, const uint8_t *p, uint32_t count) {
-    put(w->out, '[');
+    nl_buffer_append_byte(w->out, '[');
     for (uint32_t i = 0; i < count && p; i++) {
         if (i)
-            put(w->out, ',');
+            nl_buffer_append_byte(w->out, ',');
         p = write_value(w, p);
     }
-    put(w->out, ']');
+    nl_buffer_append_byte(w->out, ']');
     return p;
 }
 
@@ -113,9 +110,9 @@ static const uint8_t *write_pairs(struct walk *w, const uint8_t *p, uint32_t cou
     for (uint32_t i = 0; i < count; i++) {
         nl_buffer_append_str(w->out, i ? ",[" : "[");
         p = write_value(w, p);
-        put(w->out, ',');
+        nl_buffer_append_byte(w->out, ',');
         p = write_value(w, p);
-        put(w->out, ']');
+        nl_buffer_append_byte(w->out, ']');
     }
     nl_buffer_append_str(w->out, "]}");
     return p;
@@ -131,7 +128,7 @@ static const uint8_t *write_member(struct walk *w, const uint8_t *p) {
         nl_keys_push(&w->keys, nl_token_body(&key));
     }
     nl_json_string(w->out, nl_token_body(&key));
-    put(w->out, ':');
+    nl_buffer_append_byte(w->out, ':');
     return write_value(w, p);
 }
 
@@ -143,17 +140,17 @@ static const uint8_t *write_object(struct walk *w, const uint8_t *p, uint32_t co
                   find_tag(nl_token_body(&key)) != TAG_NONE;
     if (escape)
         nl_buffer_append_str(w->out, "{\"$esc\":");
-    put(w->out, '{');
+    nl_buffer_append_byte(w->out, '{');
     for (uint32_t i = 0; i < count; i++) {
         if (i)
-            put(w->out, ',');
+            nl_buffer_append_byte(w->out, ',');
         p = write_member(w, p);
         if (!p)
             return NULL;
     }
-    put(w->out, '}');
+    nl_buffer_append_byte(w->out, '}');
     if (escape)
-        put(w->out, '}');
+        nl_buffer_append_byte(w->out, '}');
     if (!w->plan && nl_keys_repeat(&w->keys, from))
         return NULL;
     w->keys.len = from;

@@ -597,8 +597,7 @@ static void test_what_is_not_json(void **state) {
         "{\"a",
         "\xef\xbb\xbf{}",
         "{\xc2\xa0}",
-        "{\"a\":\xc2\xa0"
-        "1}",
+        "{\"a\":\xc2\xa0 1}",
     };
     (void)state;
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
@@ -807,7 +806,7 @@ static void test_doubles(void **state) {
     }
     nl_buffer_init(&unused);
     random_source_init(&s, 12345, RANDOM_PLAIN, &unused);
-    for (unsigned i = 0; i < 30000; i++) {
+    for (unsigned i = 0; i < 10000; i++) {
         check_double(random_double(&s));
         check_double((double)random_below(&s.rng, 1000000000) / pow(10, random_below(&s.rng, 12)));
     }
@@ -876,16 +875,16 @@ static void round_trip(uint64_t seed, enum random_flags flags) {
 
 static void test_random_values_come_back(void **state) {
     (void)state;
-    for (uint64_t seed = 1; seed <= 6000; seed++)
-        round_trip(seed, RANDOM_ALL);
     for (uint64_t seed = 1; seed <= 3000; seed++)
+        round_trip(seed, RANDOM_ALL);
+    for (uint64_t seed = 1; seed <= 1500; seed++)
         round_trip(seed, RANDOM_PLAIN);
 }
 
 /* JSON -> MessagePack -> JSON -> json-c gives an equal tree. */
 static void test_random_json_comes_back(void **state) {
     (void)state;
-    for (uint64_t seed = 1; seed <= 3000; seed++) {
+    for (uint64_t seed = 1; seed <= 1500; seed++) {
         struct nl_buffer b, json;
         struct random_source s;
         struct json_object *first = NULL, *second = NULL;
