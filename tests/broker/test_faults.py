@@ -49,6 +49,13 @@ def test_restored(broker, connect):
     assert client.recv()["data"] == "really subscribed"
 
 
+def test_restored_and_group_is_too_much_for_kraken(broker, connect):
+    broker.restored(token="tok-alice", subscriptions=[{"topic": TOPIC, "filters": [["a", "b"]]}])
+    client = connect()
+    client.send({"type": "auth", "token": "tok-alice", "reconnect": True})
+    assert closed_as(client) == (1011, "")
+
+
 def test_protocol_version_of_an_old_broker(broker, connect):
     broker.configure(protocolVersion=1)
     assert connect("alice").auth["protocolVersion"] == 1
@@ -100,6 +107,7 @@ def test_half_open_neither_reads_nor_answers(broker, connect):
     dead.send(PUBLISH)
     for _ in range(3):
         assert alive.ask(HEARTBEAT) == HEARTBEAT
+    broker.settle()
     assert broker.received("publish") == []
     broker.resume()
     assert dead.recv() == PUBLISHED
@@ -293,6 +301,15 @@ def test_no_recording(broker, connect):
     client.send(PUBLISH)
     assert client.recv() == PUBLISHED
     assert client.recv() == {"type": "message", "topic": TOPIC, "data": 1, "filter": "#"}
+
+
+def test_delivery_delay(broker, connect):
+    connect("bob").ask({**PUBLISH, "retain": True})
+    broker.configure(deliveryDelayMs=200)
+    client = connect("alice")
+    client.subscribe(TOPIC)
+    assert client.ask(HEARTBEAT) == HEARTBEAT
+    assert client.recv()["data"] == 1
 
 
 def test_extra_fields(broker, connect):

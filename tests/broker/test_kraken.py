@@ -154,6 +154,18 @@ def test_load_balance_tells_the_real_filter_and_respects_filters(connect, quiet)
     assert [(frame["data"], frame["filter"]) for frame in of_some] == [("x", "x")]
 
 
+def test_a_group_shares_its_messages(connect, quiet):
+    workers, sender = [connect("bob"), connect("bob")], connect("alice")
+    for worker in workers:
+        worker.subscribe(TOPIC, loadBalance=True, loadBalanceGroup="g")
+    for number in range(10):
+        sender.publish(TOPIC, number)
+    sender.ask(publish(data=10))
+    first, second = ([frame["data"] for frame in frames] for frames in quiet(*workers))
+    assert first and second
+    assert sorted(first + second) == list(range(11))
+
+
 def test_every_group_member_gets_the_retained_message(connect):
     sender = connect("alice")
     sender.ask(publish(retain=True, filter="f"))
@@ -218,6 +230,12 @@ def test_before_auth_only_the_error(connect):
     assert client.ask(HEARTBEAT) == error
 
 
+def test_before_auth_garbage_is_ignored(connect):
+    client = connect()
+    client.send(b"\xc1", {"type": "auth", "token": "tok-alice"})
+    assert client.recv()["success"] is True
+
+
 def test_a_refused_connection_may_try_again(connect):
     client = connect("mallory")
     assert client.auth == {"type": "auth", "success": False, "error": "access_denied"}
@@ -231,8 +249,9 @@ def test_version_is_the_smaller_one(connect):
 
 def test_version_1_has_no_published(connect, quiet):
     client = connect("alice", protocolVersion=1)
-    client.send(publish())
-    assert quiet(client) == []
+    client.send(publish(), publish(topic="demo/nowhere/x"))
+    assert quiet(client) == [
+        {"type": "error", "error": "not_authorized", "topic": "demo/nowhere/x"}]
 
 
 def test_largest_payload_and_one_byte_more(connect):
@@ -286,7 +305,7 @@ def test_lobby_subscribed_again_has_a_full_snapshot(connect):
 
 
 def test_idle_counts_what_is_received_not_what_is_sent(connect, broker):
-    listener, sender = connect("bob"), connect("alice")
+    sender, listener = connect("alice"), connect("bob")
     listener.subscribe(TOPIC)
     broker.configure(idleTimeoutMs=400, rateLimit=0)
     delivered = 0

@@ -6,10 +6,12 @@ import signal
 import subprocess
 import threading
 
+import control as client_side
 import pytest
 from control import AUTH, PROGRAM, Broker
 from wsclient import Client
 
+from devbroker import control
 from devbroker.auth import matches
 
 TOPIC = "demo/ops/events"
@@ -135,6 +137,21 @@ def test_a_crash_of_the_broker_is_a_reset_or_an_end():
     assert client.wait_closed().code == 1006
     with Broker(port=port) as again:
         assert Client(again.url, "tok-alice").auth["success"] is True
+
+
+def test_every_command_is_documented_and_a_method():
+    readme = (PROGRAM.parent / "README.md").read_text(encoding="utf-8")
+    assert [name for name in control.COMMANDS if f"`{name}`" not in readme] == []
+    methods = control.COMMANDS.keys() - client_side.COMMANDS
+    assert [name for name in methods if name not in vars(Broker)] == []
+    assert client_side.COMMANDS <= control.COMMANDS.keys()
+
+
+def test_a_control_path_that_is_a_file_is_left_alone(tmp_path):
+    path = tmp_path / "precious"
+    path.write_text("data")
+    assert run("--port", 0, "--auth", AUTH, "--control", path).returncode == 1
+    assert path.read_text() == "data"
 
 
 def test_control_serves_several_at_once():

@@ -5,7 +5,6 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import ssl
 import sys
@@ -93,19 +92,18 @@ async def _serve(arguments: argparse.Namespace, journal: Journal) -> None:
     settings = Settings(recording=not arguments.no_recording, rateLimit=arguments.rate_limit)
     broker = Broker(auth.load(arguments.auth), arguments.flavor, settings, journal)
     server = Server(broker, arguments.host, arguments.port, _tls(arguments))
-    control = Control(server)
     path = arguments.control
     if path is not None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        await asyncio.start_unix_server(control.serve_client, path, limit=MAX_LINE)
-    await server.listen()
-    print(f"ready {server.url}", flush=True)
-    await _stop_signal()
-    await server.stop()
-    if path is not None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        serve = Control(server).serve_client
+        await asyncio.start_unix_server(serve, path, limit=MAX_LINE)
+    try:
+        await server.listen()
+        print(f"ready {server.url}", flush=True)
+        await _stop_signal()
+        await server.stop()
+    finally:
+        if path is not None:
+            path.unlink(missing_ok=True)
 
 
 def _run(arguments: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ transport and everything that can go wrong on it.
 import asyncio
 import collections
 import contextlib
+import itertools
 import logging
 import socket
 import struct
@@ -34,6 +35,7 @@ from .session import Request, Session
 
 PATH = "/ws"
 MAX_FRAME_BYTES = 1024 * 1024
+FAIR_SHARE = 64  # this many items, then the other connections have a turn
 MAX_MAILBOX = 10_000  # above this the broker stops reading
 MAX_PENDING = 100_000  # events beyond this are dropped and counted
 LINGER_S = 2.0  # for the peer to close TCP after a close frame
@@ -163,7 +165,11 @@ class Connection(asyncio.Protocol):
         self._mail.set()
 
     async def _work(self) -> None:
-        while not (self._gone.is_set() and not self._mailbox):
+        for turn in itertools.count(1):
+            if self._gone.is_set() and not self._mailbox:
+                return
+            if turn % FAIR_SHARE == 0:
+                await asyncio.sleep(0)
             self._mail.clear()
             if not self._mailbox:
                 await self._mail.wait()
@@ -369,5 +375,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def settled(self) -> bool:
-        """Nothing received waits for an answer, nothing sent waits for its turn."""
-        return not (self._busy or self._mailbox or self._pending)
+        """Nothing received waits for an answer, nothing sent waits for its turn.
+
+        A half-open connection has nothing to wait for.
+        """
+        return not self._running.is_set() or not (self._busy or self._mailbox or self._pending)

@@ -226,7 +226,7 @@ class Control:
             if ((not types or entry["type"] in types)
                     and command.get("token") in (None, entry["token"])
                     and command.get("connection") in (None, entry["connection"])
-                    and command.get("topic") in (None, _topic_of(entry))):
+                    and command.get("topic") in (None, entry["topic"])):
                 yield seq, entry
 
     def acks(self, command: dict) -> dict:
@@ -289,11 +289,6 @@ def _plain(raw: bytes) -> Any:
         return codec.read(raw) if raw else None
     except codec.Unreadable:
         return None
-
-
-def _topic_of(entry: dict) -> Any:
-    frame = _plain(entry["raw"])
-    return frame.get("topic") if isinstance(frame, dict) else None
 
 
 def _received_entry(seq: int, entry: dict, with_hex: bool) -> dict:

@@ -7,6 +7,7 @@ accept log file, when there is one, keeps everything.
 
 import asyncio
 import collections
+import contextlib
 import json
 import time
 from typing import Any, Callable, Iterator, Optional, TextIO
@@ -15,6 +16,7 @@ from . import codec
 
 MAX_ENTRIES = 200_000
 MAX_BYTES = 64 * 1024 * 1024
+LOOK_AGAIN_S = 0.002  # a condition may have to read a long log: not for every single frame
 
 
 class Log:
@@ -62,7 +64,8 @@ class Journal:
 
     def note_received(self, session: Any, request: Any) -> None:
         entry = {"connection": session.number, "token": session.token, "type": request.type,
-                 "mono": time.monotonic(), "time": time.time(), "raw": request.raw}
+                 "topic": request.topic, "mono": time.monotonic(),
+                 "time": time.time(), "raw": request.raw}
         self.received.add(len(request.raw) + 200, entry)
         self.count(f"received.{request.type}")
 
@@ -96,8 +99,7 @@ class Journal:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            try:
+            with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
-            except asyncio.TimeoutError:
-                return condition()
+            await asyncio.sleep(LOOK_AGAIN_S)
         return True

@@ -87,9 +87,16 @@ def _restore(broker: Broker, session: Session) -> list:
     if entries is None:
         stored = broker.stored.get(session.grant.actor, {})
         entries = list(stored.values()) if session.reconnect else []
+    if broker.flavor == "kraken" and any(map(_has_group, entries)):
+        raise poison.Poison("restored AND group")
     for entry in entries:
         _restore_one(broker, session, entry)
     return entries
+
+
+def _has_group(entry: Any) -> bool:
+    return isinstance(entry, dict) and any(isinstance(value, list)
+                                           for value in _filter_list(entry))
 
 
 def _restore_one(broker: Broker, session: Session, entry: Any) -> None:
