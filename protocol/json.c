@@ -37,12 +37,19 @@ static inline uint64_t special_at(const uint8_t *p) {
     return has_special(w);
 }
 
+/* The same for 4 to 8 bytes: their first four and their last four. */
+static inline uint64_t special_in_few(const uint8_t *p, size_t len) {
+    uint32_t first, last;
+    memcpy(&first, p, sizeof(first));
+    memcpy(&last, p + len - sizeof(last), sizeof(last));
+    return has_special((uint64_t)first << 32 | last);
+}
+
 static inline size_t plain_ascii(const uint8_t *p, size_t len) {
     size_t i = 0;
-    while (len - i >= 8 && !special_at(p + i))
+    while (len - i > 8 && !special_at(p + i))
         i += 8;
-    /* What is left of a long string is looked at together with what came before it. */
-    if (len - i < 8 && len >= 8 && !special_at(p + len - 8))
+    if (len - i <= 8 && len - i >= 4 && !special_in_few(p + i, len - i))
         return len;
     while (i < len && is_plain(p[i]))
         i++;
@@ -140,6 +147,17 @@ void nl_json_string(struct nl_buffer *out, struct nl_slice s) {
 
 bool nl_json_string_exact(struct nl_buffer *out, struct nl_slice s) {
     return append_string(out, s, true);
+}
+
+bool nl_json_name(struct nl_buffer *out, struct nl_slice s) {
+    size_t before = out->len;
+    if (!append_string(out, s, true))
+        return false;
+    /* Only where something was escaped can there have been a NUL. */
+    if (out->len - before == s.len + 2 || !memchr(s.ptr, 0, s.len))
+        return true;
+    out->len = before;
+    return false;
 }
 
 static const char two_digits[] = "0001020304050607080910111213141516171819"

@@ -10,6 +10,9 @@
 /* As nl_json_string(), but false, with out as it was, when s is not UTF-8. */
 bool nl_json_string_exact(struct nl_buffer *out, struct nl_slice s);
 
+/* As nl_json_string_exact(), and false also when s holds U+0000: json-c cannot read such a key back. */
+bool nl_json_name(struct nl_buffer *out, struct nl_slice s);
+
 /* How many bytes of s, from its start, stand for themselves inside a JSON string. */
 size_t nl_json_plain(struct nl_slice s);
 

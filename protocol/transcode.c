@@ -45,14 +45,6 @@ struct walk {
 
 static const uint8_t *write_value(struct walk *w, const uint8_t *p);
 
-/* Whether a key can be one in JSON. U+0000 could, but json-c cannot read such a key back. */
-static bool is_name(const struct nl_token *key) {
-    if (key->kind != NL_KIND_STR)
-        return false;
-    return nl_json_plain(nl_token_body(key)) == key->len ||
-           (!memchr(key->body, 0, key->len) && nl_utf8_valid(nl_token_body(key)));
-}
-
 static void write_base64(struct nl_buffer *out, const char *before, struct nl_slice bytes,
                          const char *after) {
     nl_buffer_append_str(out, before);
@@ -122,12 +114,10 @@ static const uint8_t *write_pairs(struct walk *w, const uint8_t *p, uint32_t cou
 static const uint8_t *write_member(struct walk *w, const uint8_t *p) {
     struct nl_token key;
     p = nl_token_read(p, &key);
-    if (!w->plan) {
-        if (!is_name(&key))
-            return NULL;
+    if (key.kind != NL_KIND_STR || !nl_json_name(w->out, nl_token_body(&key)))
+        return NULL;
+    if (!w->plan)
         nl_keys_push(&w->keys, nl_token_body(&key));
-    }
-    nl_json_string(w->out, nl_token_body(&key));
     nl_buffer_append_byte(w->out, ':');
     return write_value(w, p);
 }
@@ -197,6 +187,11 @@ static const uint8_t *write_value(struct walk *w, const uint8_t *p) {
     }
     nl_buffer_append_str(w->out, "null");
     return p;
+}
+
+/* Whether nl_json_name() would take the key. */
+static bool is_name(const struct nl_token *key) {
+    return key->kind == NL_KIND_STR && !memchr(key->body, 0, key->len) && nl_utf8_valid(nl_token_body(key));
 }
 
 static const uint8_t *plan_value(struct nl_keys *keys, const uint8_t *p, struct nl_buffer *plan);
