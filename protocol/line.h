@@ -32,6 +32,7 @@ struct nl_line_reader {
     struct nl_buffer partial; /* the beginning of a line whose end has not come */
     bool skipping;            /* the line was too long: its rest is thrown away */
     bool started;             /* a byte order mark can only stand at the very beginning */
+    bool stopped;             /* partial may hold whole lines that a sink did not want yet */
 };
 
 void nl_line_reader_init(struct nl_line_reader *r);

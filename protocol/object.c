@@ -1,2 +1,221 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "protocol/object.h"
+
+#include "protocol/alloc.h"
+
+/* ---- one field after the other ---- */
+
+static void key_out(struct nl_object *o, const char *key) {
+    if (!o->first)
+        nl_buffer_append_byte(&o->out, ',');
+    o->first = false;
+    if (key == NULL)
+        return;
+    nl_buffer_append_byte(&o->out, '"');
+    nl_buffer_append_str(&o->out, key);
+    nl_buffer_append(&o->out, "\":", 2);
+}
+
+void nl_object_begin(struct nl_object *o, const char *type) {
+    nl_buffer_init(&o->out);
+    nl_buffer_append_byte(&o->out, '{');
+    o->first = true;
+    nl_object_cstr(o, "type", type);
+}
+
+void nl_object_str(struct nl_object *o, const char *key, struct nl_slice value) {
+    key_out(o, key);
+    nl_json_string(&o->out, value);
+}
+
+void nl_object_cstr(struct nl_object *o, const char *key, const char *value) {
+    if (value != NULL)
+        nl_object_str(o, key, nl_slice_str(value));
+}
+
+void nl_object_int(struct nl_object *o, const char *key, int64_t value) {
+    key_out(o, key);
+    nl_json_int(&o->out, value);
+}
+
+void nl_object_bool(struct nl_object *o, const char *key, bool value) {
+    key_out(o, key);
+    nl_buffer_append_str(&o->out, value ? "true" : "false");
+}
+
+void nl_object_json(struct nl_object *o, const char *key, struct nl_slice json) {
+    key_out(o, key);
+    nl_buffer_append(&o->out, json.ptr, json.len);
+}
+
+void nl_object_msgpack(struct nl_object *o, const char *key, struct nl_slice raw,
+                       struct nl_json_options options) {
+    key_out(o, key);
+    nl_json_from_msgpack(&o->out, raw, options);
+}
+
+void nl_object_filters(struct nl_object *o, const char *key, const struct nl_filters *filters) {
+    key_out(o, key);
+    nl_filters_json(filters, &o->out);
+}
+
+void nl_object_open(struct nl_object *o, const char *key, char bracket) {
+    key_out(o, key);
+    nl_buffer_append_byte(&o->out, (uint8_t)bracket);
+    o->first = true;
+}
+
+void nl_object_close(struct nl_object *o, char bracket) {
+    nl_buffer_append_byte(&o->out, (uint8_t)bracket);
+    o->first = false;
+}
+
+struct nl_line *nl_object_line(struct nl_object *o) {
+    struct nl_line *line;
+
+    nl_buffer_append_byte(&o->out, '}');
+    line = nl_line_new(nl_slice(o->out.bytes, o->out.len));
+    nl_buffer_deinit(&o->out);
+    return line;
+}
+
+/* ---- errors ---- */
+
+static void begin_error(struct nl_object *o, const char *request, const char *id) {
+    nl_object_begin(o, "error");
+    nl_object_cstr(o, "request", request);
+    if (id != NULL)
+        nl_object_json(o, "id", nl_slice_str(id));
+}
+
+static void error_code(struct nl_object *o, enum nl_error error) {
+    nl_object_cstr(o, "error", nl_error_name(error));
+    if (nl_error_code(error) != 0)
+        nl_object_int(o, "code", nl_error_code(error));
+}
+
+struct nl_line *nl_refusal_line(const struct nl_refusal *r) {
+    struct nl_object o;
+
+    begin_error(&o, nl_request_name(r->type), r->id);
+    error_code(&o, r->error);
+    if (r->field[0] != '\0')
+        nl_object_cstr(&o, "field", r->field);
+    if (r->topic[0] != '\0')
+        nl_object_cstr(&o, "topic", r->topic);
+    nl_object_cstr(&o, "hint", r->hint[0] != '\0' ? r->hint : nl_error_hint(r->error));
+    return nl_object_line(&o);
+}
+
+struct nl_line *nl_error_line(enum nl_error error, const char *request, const char *id, struct nl_slice topic,
+                              const char *hint) {
+    struct nl_object o;
+
+    begin_error(&o, request, id);
+    error_code(&o, error);
+    if (topic.len > 0)
+        nl_object_str(&o, "topic", topic);
+    nl_object_cstr(&o, "hint", hint != NULL ? hint : nl_error_hint(error));
+    return nl_object_line(&o);
+}
+
+/* ---- what the broker sends, passed on ---- */
+
+/* A key of the broker's is data: it is escaped like any text. */
+static void pair_out(struct nl_object *o, struct nl_slice key, struct nl_slice value,
+                     struct nl_json_options options) {
+    struct nl_slice name;
+
+    if (!nl_raw_string(key, &name))
+        return;
+    key_out(o, NULL);
+    nl_json_string(&o->out, name);
+    nl_buffer_append_byte(&o->out, ':');
+    nl_json_from_msgpack(&o->out, value, options);
+}
+
+static bool one_of(struct nl_slice key, const char *const *names) {
+    struct nl_slice name;
+
+    if (!nl_raw_string(key, &name))
+        return false;
+    for (; *names != NULL; names++)
+        if (nl_slice_equal(name, nl_slice_str(*names)))
+            return true;
+    return false;
+}
+
+/* All fields of the frame but those named. */
+static void rest_out(struct nl_object *o, const struct nl_frame *frame, const char *const *but,
+                     struct nl_json_options options) {
+    struct nl_raw_iter it;
+    struct nl_slice key, value;
+
+    if (!nl_raw_map(frame->whole, &it))
+        return;
+    while (nl_raw_next_pair(&it, &key, &value))
+        if (!one_of(key, but))
+            pair_out(o, key, value, options);
+}
+
+struct nl_line *nl_broker_error_line(const struct nl_frame *frame, const char *request, const char *id,
+                                     struct nl_slice topic, struct nl_slice msg_ref) {
+    static const char *const but[] = {"type", "msgRef", "topic", "request", "id", "error", "code", NULL};
+    struct nl_object o;
+
+    begin_error(&o, request, id);
+    nl_object_str(&o, "error", NL_FRAME_HAS(frame, error) ? frame->error : nl_slice_str("error"));
+    if (NL_FRAME_HAS(frame, code))
+        nl_object_int(&o, "code", frame->code);
+    if (topic.len > 0)
+        nl_object_str(&o, "topic", topic);
+    if (msg_ref.len > 0)
+        nl_object_str(&o, "msgRef", msg_ref);
+    rest_out(&o, frame, but, (struct nl_json_options){0});
+    return nl_object_line(&o);
+}
+
+static bool hidden_filter(const struct nl_frame *message) {
+    struct nl_slice filter;
+
+    return NL_FRAME_HAS(message, filter) && nl_raw_string(message->filter, &filter) &&
+           nl_slice_equal(filter, nl_slice_str("#"));
+}
+
+struct nl_line *nl_message_line(const struct nl_frame *message, struct nl_json_options options) {
+    static const char *const but[] = {"type", "topic", "data", NULL};
+    static const char *const but_filter[] = {"type", "topic", "data", "filter", NULL};
+    bool hidden = hidden_filter(message);
+    struct nl_object o;
+
+    nl_object_begin(&o, "message");
+    if (NL_FRAME_HAS(message, topic))
+        nl_object_str(&o, "topic", message->topic);
+    if (NL_FRAME_HAS(message, data))
+        nl_object_msgpack(&o, "data", message->data, options);
+    if (hidden)
+        nl_object_bool(&o, "filterHidden", true);
+    rest_out(&o, message, hidden ? but_filter : but, options);
+    return nl_object_line(&o);
+}
+
+struct nl_line *nl_event_line(const struct nl_frame *frame, struct nl_json_options options) {
+    static const char *const but[] = {"type", NULL};
+    struct nl_object o;
+
+    nl_object_begin(&o, nl_frame_type_name(frame->type));
+    rest_out(&o, frame, but, options);
+    return nl_object_line(&o);
+}
+
+struct nl_line *nl_local_message_line(struct nl_slice topic, struct nl_slice data, const char *filter_key,
+                                      struct nl_slice from, struct nl_json_options options) {
+    struct nl_object o;
+
+    nl_object_begin(&o, "message");
+    nl_object_str(&o, "topic", topic);
+    nl_object_msgpack(&o, "data", data, options);
+    nl_object_cstr(&o, "filter", filter_key);
+    nl_object_str(&o, "from", from);
+    return nl_object_line(&o);
+}

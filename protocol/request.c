@@ -1,2 +1,456 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "protocol/request.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "protocol/alloc.h"
+#include "protocol/topic.h"
+#include "protocol/transcode.h"
+
+/* What is being parsed, and what is wrong with it. */
+struct parse {
+    struct nl_request *request;
+    struct nl_refusal *refusal;
+};
+
+/* ---- the table: which fields each type of request has ---- */
+
+/* Reads one field into the request; the value is never JSON null. */
+typedef enum nl_error field_reader(struct parse *p, const char *name, struct json_object *value);
+
+static field_reader read_topic, read_topic_or_tap, read_data, read_filters, read_some_filters, read_qos,
+    read_retain, read_echo, read_load_balance, read_group, read_msg_ref, read_session, read_token, read_only,
+    read_bigint;
+
+struct field {
+    const char *name;
+    field_reader *read;
+    bool needed;
+};
+
+#define FIELDS_MAX 10
+
+static const struct request_kind {
+    const char *name;
+    bool supported;
+    struct field fields[FIELDS_MAX]; /* up to the first without a name */
+} kinds[NL_REQUEST_COUNT] = {
+#define X(id, wire, is_supported)                                                                            \
+    [NL_REQUEST_##id].name = wire, [NL_REQUEST_##id].supported = (is_supported) != 0,
+    NL_REQUESTS(X)
+#undef X
+        [NL_REQUEST_HELLO]
+            .fields = {{"bigint", read_bigint, false}},
+    [NL_REQUEST_AUTH].fields = {{"session", read_session, false}, {"token", read_token, false}},
+    [NL_REQUEST_EVENTS].fields = {{"only", read_only, false}},
+    [NL_REQUEST_SUBSCRIBE].fields = {{"topic", read_topic_or_tap, true},
+                                     {"filters", read_filters, false},
+                                     {"qos", read_qos, false},
+                                     {"loadBalance", read_load_balance, false},
+                                     {"loadBalanceGroup", read_group, false}},
+    [NL_REQUEST_UNSUBSCRIBE].fields = {{"topic", read_topic_or_tap, true}},
+    [NL_REQUEST_SET_FILTERS].fields = {{"topic", read_topic, true}, {"filters", read_filters, true}},
+    [NL_REQUEST_ADD_FILTERS].fields = {{"topic", read_topic, true}, {"filters", read_some_filters, true}},
+    [NL_REQUEST_REMOVE_FILTERS].fields = {{"topic", read_topic, true}, {"filters", read_some_filters, true}},
+    [NL_REQUEST_PUBLISH].fields = {{"topic", read_topic, true},
+                                   {"data", read_data, true},
+                                   {"qos", read_qos, false},
+                                   {"retain", read_retain, false},
+                                   {"echo", read_echo, false},
+                                   {"msgRef", read_msg_ref, false}},
+};
+
+const char *nl_request_name(enum nl_request_type type) {
+    return kinds[type].name;
+}
+
+const char *nl_event_name(enum nl_event event) {
+    static const char *const names[] = {
+#define X(id, wire) [NL_EVENT_##id] = wire,
+        NL_EVENTS(X)
+#undef X
+    };
+
+    return names[event];
+}
+
+/* ---- refusing ---- */
+
+static enum nl_error refuse(struct parse *p, enum nl_error error, const char *field, const char *hint) {
+    struct nl_refusal *r = p->refusal;
+
+    r->error = error;
+    snprintf(r->field, sizeof(r->field), "%s", field == NULL ? "" : field);
+    snprintf(r->hint, sizeof(r->hint), "%s", hint == NULL ? "" : hint);
+    return error;
+}
+
+static enum nl_error bad_field(struct parse *p, const char *field, const char *hint) {
+    return refuse(p, NL_ERROR_BAD_FIELD, field, hint);
+}
+
+/* ---- readers of values ---- */
+
+static struct nl_slice text_of(struct json_object *value) {
+    return nl_slice(json_object_get_string(value), (size_t)json_object_get_string_len(value));
+}
+
+static bool is_text(struct json_object *value, size_t max) {
+    struct nl_slice s;
+
+    if (!json_object_is_type(value, json_type_string))
+        return false;
+    s = text_of(value);
+    return s.len > 0 && s.len <= max;
+}
+
+static bool has_control(struct nl_slice s) {
+    for (size_t i = 0; i < s.len; i++)
+        if (s.ptr[i] < 0x20 || s.ptr[i] == 0x7f)
+            return true;
+    return false;
+}
+
+static bool is_name(struct nl_slice s) {
+    for (size_t i = 0; i < s.len; i++) {
+        char c = (char)s.ptr[i];
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+              strchr("_:-", c)) ||
+            c == '\0')
+            return false;
+    }
+    return true;
+}
+
+static enum nl_error read_topic(struct parse *p, const char *name, struct json_object *value) {
+    if (!json_object_is_type(value, json_type_string))
+        return bad_field(p, name, "topic is a string");
+    if (!nl_topic_valid(text_of(value)))
+        return refuse(p, NL_ERROR_BAD_TOPIC, name, NULL);
+    p->request->topic = text_of(value);
+    return NL_OK;
+}
+
+static enum nl_error read_topic_or_tap(struct parse *p, const char *name, struct json_object *value) {
+    if (!json_object_is_type(value, json_type_string) || !nl_slice_equal(text_of(value), nl_slice_str("*")))
+        return read_topic(p, name, value);
+    p->request->topic = text_of(value);
+    return NL_OK;
+}
+
+static enum nl_error read_data(struct parse *p, const char *name, struct json_object *value) {
+    (void)name;
+    p->request->data = value;
+    p->request->has_data = true;
+    return NL_OK;
+}
+
+static enum nl_error read_filters(struct parse *p, const char *name, struct json_object *value) {
+    const char *why = NULL;
+    enum nl_error error = nl_filters_parse(&p->request->filters, value, &why);
+
+    return error == NL_OK ? NL_OK : refuse(p, error, name, why);
+}
+
+static enum nl_error read_some_filters(struct parse *p, const char *name, struct json_object *value) {
+    enum nl_error error = read_filters(p, name, value);
+
+    if (error == NL_OK && p->request->filters.count == 0)
+        return bad_field(p, name, "filters is a list of at least one filter here");
+    return error;
+}
+
+static enum nl_error read_qos(struct parse *p, const char *name, struct json_object *value) {
+    int64_t qos = json_object_is_type(value, json_type_int) ? json_object_get_int64(value) : -1;
+
+    if (qos < 0 || qos > 2)
+        return bad_field(p, name, "qos is an integer: 0, 1 or 2");
+    p->request->qos = (int)qos;
+    return NL_OK;
+}
+
+static enum nl_error read_bool(struct parse *p, const char *name, struct json_object *value, bool *out) {
+    if (!json_object_is_type(value, json_type_boolean))
+        return bad_field(p, name, "this field is true or false");
+    *out = json_object_get_boolean(value);
+    return NL_OK;
+}
+
+static enum nl_error read_retain(struct parse *p, const char *name, struct json_object *value) {
+    return read_bool(p, name, value, &p->request->retain);
+}
+
+/* Checked and not used: what the broker is told follows from who subscribes. */
+static enum nl_error read_echo(struct parse *p, const char *name, struct json_object *value) {
+    bool unused;
+
+    return read_bool(p, name, value, &unused);
+}
+
+static enum nl_error read_load_balance(struct parse *p, const char *name, struct json_object *value) {
+    return read_bool(p, name, value, &p->request->load_balance);
+}
+
+static enum nl_error read_group(struct parse *p, const char *name, struct json_object *value) {
+    if (!is_text(value, NL_NAME_MAX) || !is_name(text_of(value)))
+        return bad_field(p, name, "a group is 1 to 128 characters of [a-zA-Z0-9_:-]");
+    p->request->group = text_of(value);
+    return NL_OK;
+}
+
+static enum nl_error read_msg_ref(struct parse *p, const char *name, struct json_object *value) {
+    if (!is_text(value, NL_MSG_REF_MAX) ||
+        memchr(json_object_get_string(value), '\0', text_of(value).len) != NULL)
+        return bad_field(p, name, "msgRef is a string of 1 to 256 bytes");
+    p->request->msg_ref = text_of(value);
+    return NL_OK;
+}
+
+static enum nl_error read_session(struct parse *p, const char *name, struct json_object *value) {
+    if (!is_text(value, NL_NAME_MAX) || has_control(text_of(value)))
+        return bad_field(p, name, "session is the name of a configured session");
+    p->request->session = text_of(value);
+    return NL_OK;
+}
+
+static enum nl_error read_token(struct parse *p, const char *name, struct json_object *value) {
+    if (!is_text(value, NL_TOKEN_MAX) || has_control(text_of(value)))
+        return bad_field(p, name, "token is a string of 1 to 4096 bytes without control characters");
+    p->request->token = text_of(value);
+    return NL_OK;
+}
+
+/* The bit of an event type's name; 0 = there is none of this name. */
+static unsigned event_bit(struct json_object *name) {
+    if (!json_object_is_type(name, json_type_string))
+        return 0;
+    for (unsigned e = 0; e < NL_EVENT_COUNT; e++)
+        if (nl_slice_equal(text_of(name), nl_slice_str(nl_event_name((enum nl_event)e))))
+            return 1u << e;
+    return 0;
+}
+
+static enum nl_error read_only(struct parse *p, const char *name, struct json_object *value) {
+    unsigned only = 0;
+
+    if (!json_object_is_type(value, json_type_array))
+        return bad_field(p, name, "only is a list of event types");
+    for (size_t i = 0; i < json_object_array_length(value); i++) {
+        unsigned bit = event_bit(json_object_array_get_idx(value, i));
+        if (bit == 0)
+            return bad_field(p, name, "only holds something that is no event type; see PROTOCOL.md");
+        only |= bit;
+    }
+    p->request->only = only;
+    return NL_OK;
+}
+
+static enum nl_error read_bigint(struct parse *p, const char *name, struct json_object *value) {
+    bool string = is_text(value, 16) && nl_slice_equal(text_of(value), nl_slice_str("string"));
+
+    if (!string && !(is_text(value, 16) && nl_slice_equal(text_of(value), nl_slice_str("number"))))
+        return bad_field(p, name, "bigint is \"string\" or \"number\"");
+    p->request->has_bigint = true;
+    p->request->bigint_as_string = string;
+    return NL_OK;
+}
+
+/* ---- the parts of every request ---- */
+
+static enum nl_error read_id(struct parse *p) {
+    struct json_object *value;
+    struct nl_buffer out;
+    size_t len;
+
+    if (!json_object_object_get_ex(p->request->object, "id", &value) || value == NULL)
+        return NL_OK;
+    nl_buffer_init(&out);
+    if (json_object_is_type(value, json_type_string) &&
+        (size_t)json_object_get_string_len(value) <= NL_ID_MAX)
+        nl_json_string(&out, text_of(value));
+    else if (json_object_is_type(value, json_type_int) && json_object_get_int64(value) < 0)
+        nl_json_int(&out, json_object_get_int64(value));
+    else if (json_object_is_type(value, json_type_int))
+        nl_json_uint(&out, json_object_get_uint64(value));
+    if (out.len == 0 || out.len > NL_ID_MAX) {
+        nl_buffer_deinit(&out);
+        return bad_field(p, "id", "id is a string, or an integer of 64 bits, of at most 256 bytes as JSON");
+    }
+    nl_buffer_append_byte(&out, '\0');
+    p->request->id = (char *)nl_buffer_take(&out, &len);
+    return NL_OK;
+}
+
+static enum nl_error no_type(struct parse *p) {
+    if (json_object_object_get_ex(p->request->object, "jsonrpc", NULL))
+        return refuse(p, NL_ERROR_MISSING_FIELD, "type",
+                      "this is not JSON-RPC: a request is {\"type\":...,\"id\":...}");
+    return refuse(p, NL_ERROR_MISSING_FIELD, "type", NULL);
+}
+
+/* Names what was asked for, if it can be shown. */
+static enum nl_error unknown_type(struct parse *p, struct nl_slice name) {
+    char hint[sizeof(p->refusal->hint)];
+
+    if (name.len > 40 || !is_name(name))
+        return refuse(p, NL_ERROR_UNKNOWN_TYPE, NULL, NULL);
+    snprintf(hint, sizeof(hint), "there is no request \"%.*s\"; see PROTOCOL.md", (int)name.len,
+             (const char *)name.ptr);
+    return refuse(p, NL_ERROR_UNKNOWN_TYPE, NULL, hint);
+}
+
+static enum nl_error read_type(struct parse *p) {
+    struct json_object *value;
+
+    if (!json_object_object_get_ex(p->request->object, "type", &value) || value == NULL)
+        return no_type(p);
+    if (!json_object_is_type(value, json_type_string))
+        return bad_field(p, "type", "type is a string");
+    for (int t = NL_REQUEST_NONE + 1; t < NL_REQUEST_COUNT; t++) {
+        if (!nl_slice_equal(text_of(value), nl_slice_str(kinds[t].name)))
+            continue;
+        p->request->type = (enum nl_request_type)t;
+        return kinds[t].supported ? NL_OK : refuse(p, NL_ERROR_NOT_SUPPORTED, NULL, NULL);
+    }
+    return unknown_type(p, text_of(value));
+}
+
+static enum nl_error read_fields(struct parse *p) {
+    const struct request_kind *kind = &kinds[p->request->type];
+
+    for (const struct field *f = kind->fields; f < kind->fields + FIELDS_MAX && f->name != NULL; f++) {
+        struct json_object *value = NULL;
+        bool there = json_object_object_get_ex(p->request->object, f->name, &value);
+        enum nl_error error = NL_OK;
+
+        /* null counts as absent, but for data: it is a payload like any other. */
+        there = there && (value != NULL || f->read == read_data);
+        if (there)
+            error = f->read(p, f->name, value);
+        else if (f->needed)
+            error = refuse(p, NL_ERROR_MISSING_FIELD, f->name, NULL);
+        if (error != NL_OK)
+            return error;
+    }
+    return NL_OK;
+}
+
+/* ---- rules beyond single fields ---- */
+
+static enum nl_error check_publish(struct parse *p) {
+    struct json_object *filter = NULL, *filters = NULL;
+    const char *why = NULL;
+    enum nl_error error;
+
+    json_object_object_get_ex(p->request->object, "filter", &filter);
+    json_object_object_get_ex(p->request->object, "filters", &filters);
+    if (filter != NULL && filters != NULL)
+        return bad_field(p, "filters", "give filter or filters, not both");
+    error = nl_publish_filter_key(&p->request->filter_key, filter, filters, &why);
+    return error == NL_OK ? NL_OK : refuse(p, error, filter != NULL ? "filter" : "filters", why);
+}
+
+static enum nl_error check_subscribe(struct parse *p) {
+    struct nl_request *r = p->request;
+
+    if (r->group.ptr != NULL && !r->load_balance)
+        return bad_field(p, "loadBalanceGroup", "loadBalanceGroup needs \"loadBalance\":true");
+    if (!nl_slice_equal(r->topic, nl_slice_str("*")))
+        return NL_OK;
+    if (r->filters.count > 0)
+        return bad_field(p, "filters", "the tap takes no filters");
+    return r->load_balance ? bad_field(p, "loadBalance", "the tap is not load-balanced") : NL_OK;
+}
+
+static enum nl_error check_auth(struct parse *p) {
+    bool session = p->request->session.ptr != NULL, token = p->request->token.ptr != NULL;
+
+    if (session && token)
+        return bad_field(p, "token", "give session or token, not both");
+    return session || token ? NL_OK
+                            : refuse(p, NL_ERROR_MISSING_FIELD, "session", "auth needs session or token");
+}
+
+static enum nl_error check_rules(struct parse *p) {
+    switch (p->request->type) {
+    case NL_REQUEST_PUBLISH:
+        return check_publish(p);
+    case NL_REQUEST_SUBSCRIBE:
+        return check_subscribe(p);
+    case NL_REQUEST_AUTH:
+        return check_auth(p);
+    default:
+        return NL_OK;
+    }
+}
+
+/* ---- all together ---- */
+
+/* The topic helps who reads the error, when it is one. */
+static void note_topic(struct parse *p) {
+    struct json_object *value;
+
+    if (!json_object_object_get_ex(p->request->object, "topic", &value) ||
+        !json_object_is_type(value, json_type_string) || !nl_topic_valid(text_of(value)) ||
+        text_of(value).len >= sizeof(p->refusal->topic))
+        return;
+    memcpy(p->refusal->topic, text_of(value).ptr, text_of(value).len + 1);
+}
+
+static enum nl_error parse_object(struct parse *p) {
+    enum nl_error id_error = read_id(p);
+    enum nl_error error = read_type(p);
+
+    /* An id that cannot be used is told only where the type can: else one line would have two errors. */
+    if (error == NL_OK && id_error != NL_OK) {
+        read_id(p);
+        return id_error;
+    }
+    if (error == NL_OK)
+        error = read_fields(p);
+    if (error == NL_OK)
+        error = check_rules(p);
+    return error;
+}
+
+enum nl_error nl_request_parse(struct nl_slice line, unsigned max_depth, struct nl_request *out,
+                               struct nl_refusal *refusal) {
+    struct parse p = {.request = out, .refusal = refusal};
+    enum nl_error error;
+
+    *out = (struct nl_request){.qos = -1, .only = (1u << NL_EVENT_COUNT) - 1};
+    *refusal = (struct nl_refusal){0};
+    error = nl_json_parse(line, max_depth, &out->object);
+    if (error != NL_OK)
+        return refuse(&p, error, NULL, NULL);
+    error = parse_object(&p);
+    if (error == NL_OK)
+        return NL_OK;
+    note_topic(&p);
+    refusal->type = out->type;
+    refusal->id = out->id;
+    out->id = NULL;
+    nl_request_deinit(out);
+    return error;
+}
+
+/* A token that was shown does not stay in freed memory. */
+static void wipe_token(struct nl_request *r) {
+    if (r->token.ptr != NULL)
+        explicit_bzero((void *)(uintptr_t)r->token.ptr, r->token.len);
+}
+
+void nl_request_deinit(struct nl_request *r) {
+    wipe_token(r);
+    json_object_put(r->object);
+    free(r->id);
+    nl_filters_deinit(&r->filters);
+    free(r->filter_key);
+}
+
+void nl_refusal_deinit(struct nl_refusal *r) {
+    free(r->id);
+    r->id = NULL;
+}
