@@ -820,6 +820,13 @@ static void test_drop_in_findings(void **state) {
         "n.conf:1: [session x] has no token_file\n");
 }
 
+static void test_empty_folder_of_drop_ins(void **state) {
+    (void)state;
+    mkdir("conf.d", 0700);
+    errno = EIO; /* of something else, long ago */
+    expect_fine(SESSION);
+}
+
 /* conf.d is beside the file, wherever that is. */
 static void test_drop_ins_elsewhere(void **state) {
     char path[64];
@@ -884,6 +891,7 @@ static void test_token_content_refused(void **state) {
         {"\xef\xbb\xbf"
          "at_x",
          "begins with a byte order mark"},
+        {"\xef\xbb\xbf\n", "begins with a byte order mark"},
     };
     char bytes[8192];
 
@@ -1393,6 +1401,7 @@ int main(void) {
         TEST(test_drop_in_order),
         TEST(test_drop_ins_merge_sessions),
         TEST(test_drop_in_findings),
+        TEST(test_empty_folder_of_drop_ins),
         TEST(test_drop_ins_elsewhere),
         TEST(test_token_content),
         TEST(test_token_content_refused),

@@ -90,8 +90,8 @@ static void test_status_is_one_line(void **state) {
     char text[2000];
 
     (void)state;
-    nl_notify_status("a\nMAINPID=1\r\tb\x7f\xc3\xa4");
-    assert_string_equal(hear(), "STATUS=a MAINPID=1  b \xc3\xa4");
+    nl_notify_status("a\nMAINPID=1\r\tb~\x7f\xc3\xa4\xff");
+    assert_string_equal(hear(), "STATUS=a MAINPID=1  b~????");
     nl_notify_ready("a\nSTOPPING=1");
     assert_string_equal(hear(), "READY=1\nSTATUS=a STOPPING=1");
     memset(text, 'x', sizeof(text) - 1);
