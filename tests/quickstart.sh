@@ -1,0 +1,74 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# From nothing to a message: installs what is missing, builds, starts the stand-in broker and nolagd,
+# subscribes in one process, publishes from another, prints what arrived, and stops everything.
+set -eu
+cd "$(dirname "$0")/.."
+. tests/setup.sh
+
+echo "== packages"
+# shellcheck disable=SC2086 # lists of words
+nl_install $NL_BUILD_PACKAGES $NL_BROKER_PACKAGES
+
+echo "== build"
+nl_build build
+
+work=$(mktemp -d)
+pids=
+stop() {
+    for pid in $pids; do
+        kill "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+    done
+    pids=
+    rm -rf "$work"
+}
+trap stop EXIT
+trap 'exit 130' INT TERM
+
+# Waits until the file $1 holds the text $2, at most 10 s.
+wait_for_text() {
+    tries=0
+    until grep -q "$2" "$1" 2>/dev/null; do
+        tries=$((tries + 1))
+        if [ "$tries" -gt 100 ]; then
+            echo "waited 10 s in vain for \"$2\" in:" >&2
+            cat "$1" >&2
+            return 1
+        fi
+        sleep 0.1
+    done
+}
+
+echo "== the stand-in broker"
+tests/broker/nolag-devbroker --port 0 --auth tests/broker/auth.json >"$work/broker.log" 2>&1 &
+pids="$! $pids"
+wait_for_text "$work/broker.log" '^ready '
+url=$(sed -n 's/^ready //p' "$work/broker.log")
+echo "$url"
+
+echo "== nolagd"
+umask 077
+printf 'tok-alice\n' >"$work/token"
+cat >"$work/nolagd.conf" <<CONF
+[session default]
+url = $url
+token_file = $work/token
+CONF
+build/daemon/nolagd --config "$work/nolagd.conf" --socket "$work/nolagd.sock" 2>"$work/nolagd.log" &
+pids="$! $pids"
+wait_for_text "$work/nolagd.log" 'connected'
+export NOLAGD_SOCKET="$work/nolagd.sock"
+build/clients/nolag status
+
+echo "== one process subscribes to demo/ops/events, another publishes"
+build/clients/nolag sub -t demo/ops/events -C 1 -W 10 --verbose --debug >"$work/received" 2>"$work/sub.log" &
+subscriber=$!
+wait_for_text "$work/sub.log" 'subscribed'
+build/clients/nolag pub -t demo/ops/events -m '{"text":"hello from another process"}'
+wait "$subscriber"
+echo "received: $(cat "$work/received")"
+
+echo "== stop"
+stop
+echo "done"
