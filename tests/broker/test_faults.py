@@ -107,10 +107,11 @@ def test_half_open_neither_reads_nor_answers(broker, connect):
     dead.send(PUBLISH)
     for _ in range(3):
         assert alive.ask(HEARTBEAT) == HEARTBEAT
+    broker.inject(frame={"type": "x"}, token="tok-alice")
     broker.settle()
     assert broker.received("publish") == []
     broker.resume()
-    assert dead.recv() == PUBLISHED
+    assert {dead.recv()["type"], dead.recv()["type"]} == {"x", "published"}
 
 
 def test_half_open_does_not_read(broker, connect):
@@ -159,6 +160,15 @@ def test_drop_now_with_code_and_reason(broker, connect):
     assert answer["connections"] == [alice.number]
     assert closed_as(alice) == (4001, "token_revoked")
     assert bob.ask(HEARTBEAT) == HEARTBEAT
+
+
+def test_after_the_close_frame_nothing_is_performed(broker, connect):
+    client = connect("alice")
+    broker.drop(code=4002)
+    client.send(PUBLISH)
+    client.close()
+    assert client.closed.code == 4002
+    assert broker.received("publish") == []
 
 
 @pytest.mark.parametrize("abort", [True, "fin"])
@@ -305,10 +315,10 @@ def test_no_recording(broker, connect):
 
 def test_delivery_delay(broker, connect):
     connect("bob").ask({**PUBLISH, "retain": True})
-    broker.configure(deliveryDelayMs=200)
+    broker.configure(deliveryDelayMs=500)
     client = connect("alice")
     client.subscribe(TOPIC)
-    assert client.ask(HEARTBEAT) == HEARTBEAT
+    assert [client.ask(HEARTBEAT) for _ in range(5)] == [HEARTBEAT] * 5
     assert client.recv()["data"] == 1
 
 
