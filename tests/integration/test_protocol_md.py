@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every example of PROTOCOL.md is true: each `nolagd` block is run as one connection, twice.
+
+`>` lines are sent; each `<` line must be among the answers, `"..."` standing for any value;
+`! publish TOPIC DATA` lets another actor publish through the broker. Nothing but the shown
+lines may come.
+"""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from typing import Any, Iterator
+
+import pytest
+from control import Broker
+from harness import Client, Daemon, Json, alice
+from harness import ROOT
+
+TEXT = (ROOT / "protocol" / "PROTOCOL.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```nolagd?\n(.*?)^```$", TEXT, re.M | re.S)
+
+
+def lines_of(block: str) -> list[tuple[str, str]]:
+    parts = [line.split(" ", 1) for line in block.splitlines()]
+    return [(mark, rest) for mark, rest in parts]
+
+
+def fits(shown: Any, got: Any) -> bool:
+    """Is `got` what the document shows? Objects may hold more; lists must be as long."""
+    if shown == "...":
+        return True
+    if isinstance(shown, dict):
+        return isinstance(got, dict) and all(k in got and fits(v, got[k]) for k, v in shown.items())
+    if isinstance(shown, list):
+        return isinstance(got, list) and len(got) == len(shown) and all(map(fits, shown, got))
+    return type(shown) is type(got) and shown == got
+
+
+def publish_as_bob(broker: Broker, topic: str, data: Any) -> None:
+    """Another actor publishes, by a program of its own that speaks to the broker directly."""
+    code = (
+        "import asyncio, msgpack, sys, websockets\n"
+        "async def main(url, topic, data):\n"
+        "    async with websockets.connect(url) as ws:\n"
+        "        for frame in ({'type': 'auth', 'token': 'tok-bob', 'protocolVersion': 2},\n"
+        "                      {'type': 'publish', 'topic': topic, 'data': data, 'msgRef': 'r'}):\n"
+        "            await ws.send(msgpack.packb(frame))\n"
+        "            await ws.recv()\n"
+        "import json\n"
+        "asyncio.run(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3])))\n")
+    subprocess.run(["/usr/bin/python3", "-c", code, broker.url, topic, json.dumps(data)], check=True,
+                   timeout=20)
+
+
+def converse(client: Client, broker: Broker, block: str) -> None:
+    for mark, rest in lines_of(block):
+        if mark == ">":
+            client.write(rest.encode() + b"\n")
+        elif mark == "!":
+            verb, topic, data = rest.split(" ", 2)
+            assert verb == "publish"
+            publish_as_bob(broker, topic, json.loads(data))
+        else:
+            shown = json.loads(rest)
+            line = client.read_line()
+            assert line is not None and fits(shown, line), f"shown: {rest}\ngot:   {json.dumps(line)}"
+            check_nothing_extra(shown, line)
+    client.nothing_else()
+
+
+def check_nothing_extra(shown: Json, line: Json) -> None:
+    """An answer never carries another id or topic than shown."""
+    for field in ("id", "request", "topic", "error", "code"):
+        assert (field in line) == (field in shown), (field, shown, line)
+
+
+@pytest.fixture(scope="module")
+def pair(kraken_process: Broker) -> Iterator[tuple[Daemon, Broker]]:
+    kraken_process.reset()
+    with Daemon({"default": alice(kraken_process.url)}) as daemon:
+        daemon.wait_status()
+        yield daemon, kraken_process
+
+
+def test_there_are_examples() -> None:
+    assert len(BLOCKS) >= 10
+    shown = {json.loads(rest)["type"] for block in BLOCKS for mark, rest in lines_of(block)
+             if mark == ">" and rest.startswith("{")}
+    table = set(re.findall(r"^\| `(\w+)`(?:, `(\w+)`, `(\w+)`)? \|.*\| `\w+`", TEXT, re.M)[0])
+    assert table - {""} <= shown
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_example(pair: tuple[Daemon, Broker], number: int) -> None:
+    daemon, broker = pair
+    for _ in range(2):
+        with daemon.client() as client:
+            converse(client, broker, BLOCKS[number])
