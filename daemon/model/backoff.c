@@ -13,10 +13,9 @@ static uint64_t times(uint64_t a, uint64_t b) {
     return b && a > UINT64_MAX / b ? UINT64_MAX : a * b;
 }
 
-/* Evenly in [low, high]. The bias of % is nothing beside 64 bits. */
+/* Evenly in [low, high]; low is at least 1. The bias of % is nothing beside 64 bits. */
 static uint64_t spread(uint64_t low, uint64_t high, uint64_t random) {
-    uint64_t width = high - low;
-    return width == UINT64_MAX ? random : low + random % (width + 1);
+    return low + random % (high - low + 1);
 }
 
 void nl_backoff_init(struct nl_backoff *b, uint64_t base_ms, uint64_t cap_ms, uint64_t stable_ms) {

@@ -492,11 +492,11 @@ static uint64_t parse_ref(struct nl_slice text) {
 }
 
 /* The answer is to the head, as a rule. */
-static struct nl_publish *find_in_flight(const struct nl_outbox *o, uint64_t ref) {
-    struct nl_publish *p = o->in_flight;
+static bool is_in_flight(const struct nl_outbox *o, uint64_t ref) {
+    const struct nl_publish *p = o->in_flight;
     while (p && p->ref < ref)
         p = p->next;
-    return p && p->ref == ref ? p : NULL;
+    return p && p->ref == ref;
 }
 
 static bool is_rate_limit(const struct nl_frame *frame) {
@@ -508,10 +508,11 @@ bool nl_outbox_answer(struct nl_outbox *o, const struct nl_frame *frame, uint64_
     bool error = frame->type == NL_FRAME_ERROR;
     if ((!error && frame->type != NL_FRAME_PUBLISHED) || !NL_FRAME_HAS(frame, msg_ref))
         return false;
-    struct nl_publish *p = find_in_flight(o, parse_ref(frame->msg_ref));
-    if (!p)
+    uint64_t ref = parse_ref(frame->msg_ref);
+    if (!is_in_flight(o, ref))
         return false;
-    nl_outbox_passed(o, p->ref - 1);
+    nl_outbox_passed(o, ref - 1);
+    struct nl_publish *p = o->in_flight; /* what was before it is gone */
     acquit(o, p);
     if (error && is_rate_limit(frame)) {
         pace_slow_down(&o->pace, now_ms);

@@ -98,6 +98,16 @@ static void doubles_up_to_the_cap(void **state) {
     }
 }
 
+/* Doubling that just fits under the cap is not the cap. */
+static void the_cap_does_not_come_early(void **state) {
+    (void)state;
+    struct nl_backoff b;
+    nl_backoff_init(&b, 1000, 2001, STABLE);
+    nl_backoff_failed(&b, 0, 0);
+    assert_int_equal(nl_backoff_failed(&b, 0, 1900), 2000);
+    assert_int_equal(nl_backoff_failed(&b, 0, 1901), 2001);
+}
+
 static void both_ends_are_reached(void **state) {
     (void)state;
     struct nl_backoff b = fresh();
@@ -208,6 +218,9 @@ static void denied_at_the_far_ends(void **state) {
     assert_int_equal(nl_backoff_denied(&b, 0, UINT64_MAX), 1);
     assert_int_equal(nl_backoff_denied(&b, 5, UINT64_MAX), 5);
     assert_true(nl_backoff_denied(&b, UINT64_MAX, UINT64_MAX) >= UINT64_MAX / 10 * 9);
+    uint64_t seed = 48;
+    for (int i = 0; i < 100; i++)
+        assert_true(nl_backoff_denied(&b, UINT64_MAX - 5, next_random(&seed)) >= UINT64_MAX / 10 * 9);
     nl_backoff_live(&b, 1);
     nl_backoff_denied(&b, 1000, 0);
     assert_int_equal(b.live_since_ms, 0);
@@ -348,6 +361,10 @@ static void far_ends_do_not_overflow(void **state) {
     assert_int_equal(nl_bucket_take(&b, 0), 0);
     assert_int_equal(nl_bucket_take(&b, 0), 1);
     assert_int_equal(nl_bucket_take(&b, 1), 0);
+    nl_bucket_init(&b, UINT64_C(1) << 62, UINT64_C(1) << 63, 0); /* products that would wrap to 0 */
+    assert_int_equal(nl_bucket_take(&b, 0), 0);
+    nl_bucket_drain(&b, 0);
+    assert_int_equal(nl_bucket_take(&b, 4), 0);
     nl_bucket_init(&b, 1, UINT64_MAX, 0);
     nl_bucket_drain(&b, 0);
     assert_int_equal(nl_bucket_take(&b, 0), 1000);
@@ -363,6 +380,15 @@ static void many_are_all_or_none(void **state) {
     assert_int_equal(nl_bucket_take_many(&b, 3, 0), 0);
     assert_int_equal(nl_bucket_take_many(&b, 10, 0), 1000);
     assert_int_equal(nl_bucket_take_many(&b, 10, 1000), 0);
+}
+
+static void a_drained_bucket_has_nothing_left(void **state) {
+    (void)state;
+    struct nl_bucket b;
+    nl_bucket_init(&b, 10, 20, 0);
+    nl_bucket_drain(&b, 1000);
+    nl_bucket_drain(&b, 2000);
+    assert_int_equal(nl_bucket_take(&b, 2000), 100);
 }
 
 static void a_new_rate_counts_from_now_on(void **state) {
@@ -385,6 +411,7 @@ int main(void) {
         cmocka_unit_test(later_retries_are_spread),
         cmocka_unit_test(floor_is_no_meeting_point),
         cmocka_unit_test(doubles_up_to_the_cap),
+        cmocka_unit_test(the_cap_does_not_come_early),
         cmocka_unit_test(both_ends_are_reached),
         cmocka_unit_test(starts_over_only_when_stable),
         cmocka_unit_test(accept_and_close_is_no_hot_loop),
@@ -404,6 +431,7 @@ int main(void) {
         cmocka_unit_test(clock_back_gives_nothing),
         cmocka_unit_test(far_ends_do_not_overflow),
         cmocka_unit_test(many_are_all_or_none),
+        cmocka_unit_test(a_drained_bucket_has_nothing_left),
         cmocka_unit_test(a_new_rate_counts_from_now_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
