@@ -6,12 +6,14 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <uv.h>
 
 #include "daemon/config.h"
 #include "daemon/io/server.h"
 #include "daemon/util/log.h"
+#include "daemon/util/notify.h"
 #include "daemon/version.h"
 #include "protocol/alloc.h"
 
@@ -80,21 +82,25 @@ static int parse_options(int argc, char **argv, struct options *o) {
     return 2;
 }
 
-/* Says on standard error what the report holds. */
-static void print_report(const struct nl_config_report *report) {
-    if (report->errors != NULL)
-        fputs(report->errors, stderr);
-    if (report->warnings != NULL)
-        fputs(report->warnings, stderr);
+/* Logs each line of text. */
+static void log_lines(enum nl_log_level level, char *text) {
+    char *rest = text;
+    char *line;
+
+    while ((line = strsep(&rest, "\n")) != NULL)
+        if (*line != '\0')
+            nl_log(level, "%s", line);
+    free(text);
 }
 
 static struct nl_config *load(const struct options *o) {
     struct nl_config_report report = {0};
     struct nl_config *config = nl_config_load(o->config, &report);
 
-    print_report(&report);
-    free(report.errors);
-    free(report.warnings);
+    if (config == NULL)
+        nl_notify_status("the configuration has errors; see the log");
+    log_lines(NL_LOG_ERROR, report.errors);
+    log_lines(NL_LOG_WARNING, report.warnings);
     if (config == NULL)
         return NULL;
     if (o->socket != NULL) {
@@ -104,15 +110,17 @@ static struct nl_config *load(const struct options *o) {
     return config;
 }
 
-static int start_log(const struct options *o, const struct nl_config *config) {
-    const char *name = o->log_level != NULL ? o->log_level : config->daemon.log_level;
+/* The configuration's level holds unless the command line says one. */
+static int set_log_level(const char *name) {
     enum nl_log_level level;
 
+    if (name == NULL)
+        return 0;
     if (!nl_log_level_parse(name, &level)) {
         fprintf(stderr, "nolagd: log level \"%s\": use error, warning, notice, info or debug\n", name);
         return -1;
     }
-    nl_log_init(level);
+    nl_log_set_level(level);
     return 0;
 }
 
@@ -175,13 +183,14 @@ int main(int argc, char **argv) {
     if (status >= 0)
         return status;
     prepare_process();
+    nl_log_init(NL_LOG_INFO);
     config = load(&options);
     if (config == NULL)
         return EXIT_FAILURE;
-    if (options.check || start_log(&options, config) < 0)
-        status = options.check ? EXIT_SUCCESS : 2;
+    if (set_log_level(config->daemon.log_level) < 0 || set_log_level(options.log_level) < 0)
+        status = 2;
     else
-        status = serve(config);
+        status = options.check ? EXIT_SUCCESS : serve(config);
     nl_config_free(config);
     return status;
 }

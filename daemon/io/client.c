@@ -90,7 +90,7 @@ void nl_client_close(struct nl_client *c, const char *reason) {
     if (watched(c))
         DL_DELETE2(server->watched, c, watch_prev, watch_next);
     if (c->peer.session != NULL) {
-        struct nl_upstream *u = nl_upstream_of(server, c->peer.session);
+        struct nl_upstream *u = nl_upstream_of(c->peer.session);
         nl_session_detach(c->peer.session, &c->peer, nl_server_now(server));
         nl_upstream_wake(u);
     }

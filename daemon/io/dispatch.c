@@ -264,7 +264,7 @@ static void on_session_request(struct nl_client *c, struct nl_request *r) {
         return;
     }
     nl_session_request(s, &c->peer, r, nl_server_now(c->server));
-    nl_upstream_wake(nl_upstream_of(c->server, s));
+    nl_upstream_wake(nl_upstream_of(s));
 }
 
 typedef void request_handler(struct nl_client *c, struct nl_request *r);

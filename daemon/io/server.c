@@ -15,8 +15,9 @@
 #define TICK_MS 1000
 #define SUSPEND_GAP_MS 10000 /* time asleep that asks for a heartbeat */
 #define CONNECT_BURST 10
-#define RESERVED_FILES 64 /* descriptors that are not clients: links, look-ups, the log, the library's own   \
-                           */
+#define RESERVED_FILES                                                                                       \
+    64 /* descriptors that are not clients: links, look-ups, the log, the library's own                      \
+        */
 #define DRAIN_STEP_MS 20
 
 uint64_t nl_server_now(const struct nl_server *s) {
@@ -24,12 +25,9 @@ uint64_t nl_server_now(const struct nl_server *s) {
 }
 
 struct nl_upstream *nl_server_default(struct nl_server *s) {
-    const char *name = s->config->daemon.default_session;
-    struct nl_upstream *u = nl_upstream_by_name(s, nl_slice_str(name == NULL ? "default" : name));
+    const struct nl_session_config *config = nl_config_default_session(s->config);
 
-    if (u != NULL || name != NULL || s->config->session_count != 1)
-        return u;
-    return nl_upstream_by_name(s, nl_slice_str(s->config->sessions[0].name));
+    return config == NULL ? NULL : nl_upstream_by_name(s, nl_slice_str(config->name));
 }
 
 /* ---- each turn ---- */
@@ -37,9 +35,8 @@ struct nl_upstream *nl_server_default(struct nl_server *s) {
 static void run_upstreams(struct nl_server *s) {
     struct nl_upstream *u, *tmp;
 
-    DL_FOREACH_SAFE(s->upstreams, u, tmp) {
-        if (u->dirty)
-            nl_upstream_run(u);
+    DL_FOREACH_SAFE2(s->busy, u, tmp, dirty_next) {
+        nl_upstream_run(u);
     }
 }
 
@@ -55,13 +52,23 @@ static void flush_clients(struct nl_server *s) {
     }
 }
 
+static void on_idle(uv_idle_t *handle) {
+    (void)handle;
+}
+
+/*
+ * Sessions first, as they bring lines; then the clients. What that leaves to do (a client went away, or has
+ * more than fits a turn) is for the next turn: then the loop must not wait.
+ */
 static void at_end_of_turn(uv_prepare_t *handle) {
     struct nl_server *s = handle->data;
 
     run_upstreams(s);
     flush_clients(s);
-    /* A client that went away while it was flushed may have left its session something to do. */
-    run_upstreams(s);
+    if (s->busy != NULL || s->dirty != NULL)
+        uv_idle_start(&s->again, on_idle);
+    else
+        uv_idle_stop(&s->again);
 }
 
 /* ---- now and then ---- */
@@ -153,6 +160,7 @@ static void start_timers(struct nl_server *s) {
     uint64_t watchdog_ms = nl_notify_watchdog_interval();
 
     uv_prepare_init(s->loop, &s->turn);
+    uv_idle_init(s->loop, &s->again);
     uv_timer_init(s->loop, &s->tick);
     uv_timer_init(s->loop, &s->watchdog);
     uv_timer_init(s->loop, &s->drain);
@@ -214,6 +222,7 @@ static void close_handles(struct nl_server *s) {
     if (uv_is_closing((uv_handle_t *)&s->turn))
         return;
     uv_close((uv_handle_t *)&s->turn, NULL);
+    uv_close((uv_handle_t *)&s->again, NULL);
     uv_close((uv_handle_t *)&s->tick, NULL);
     uv_close((uv_handle_t *)&s->watchdog, NULL);
     uv_close((uv_handle_t *)&s->drain, NULL);

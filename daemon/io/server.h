@@ -32,8 +32,10 @@ struct nl_server {
     struct nl_client *dirty;       /* linked by dirty_prev, dirty_next */
     struct nl_client *watched;     /* linked by watch_prev, watch_next */
     struct nl_upstream *upstreams; /* linked by prev, next */
+    struct nl_upstream *busy;      /* those with something to do this turn, by dirty_prev, dirty_next */
     struct nl_bucket connects;     /* over all sessions */
     uv_prepare_t turn;             /* the end of each loop turn */
+    uv_idle_t again;               /* active when there is more to do than the last turn did */
     uv_timer_t tick;               /* suspend detection, half closed clients, watchdog status */
     uv_timer_t watchdog;
     uv_timer_t drain;

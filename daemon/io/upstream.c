@@ -227,13 +227,6 @@ struct nl_upstream *nl_upstream_by_name(struct nl_server *server, struct nl_slic
     return NULL;
 }
 
-struct nl_upstream *nl_upstream_of(struct nl_server *server, const struct nl_session *session) {
-    struct nl_upstream *u;
-
-    DL_SEARCH_SCALAR(server->upstreams, u, session, session);
-    return u;
-}
-
 /* Takes as long whatever the first difference is, so that nobody can feel a token's way. */
 static bool same_token(const char *token, struct nl_slice shown) {
     size_t len = strlen(token);
@@ -244,26 +237,15 @@ static bool same_token(const char *token, struct nl_slice shown) {
     return differs == 0;
 }
 
-static const char *token_url(const struct nl_server *server) {
-    struct nl_upstream *u;
-
-    if (server->config->daemon.client_token_url != NULL)
-        return server->config->daemon.client_token_url;
-    u = nl_server_default((struct nl_server *)(uintptr_t)server);
-    return u == NULL ? NULL : nl_session_config(u->session)->url;
-}
-
+/* A session by token is like the default one, but for the token. */
 static struct nl_session_config *token_config(const struct nl_server *server, struct nl_slice token) {
-    struct nl_upstream *u = nl_server_default((struct nl_server *)(uintptr_t)server);
+    const struct nl_session_config *like = nl_config_default_session(server->config);
     struct nl_session_config *config = nl_session_config_new();
-    const char *url = token_url(server);
 
-    if (url != NULL) {
-        free(config->url);
-        config->url = nl_strdup(url);
-    }
-    if (u != NULL && nl_session_config(u->session)->ca_file != NULL)
-        config->ca_file = nl_strdup(nl_session_config(u->session)->ca_file);
+    free(config->url);
+    config->url = nl_strdup(server->config->daemon.client_token_url);
+    if (like != NULL && like->ca_file != NULL)
+        config->ca_file = nl_strdup(like->ca_file);
     config->token = nl_strndup((const char *)token.ptr, token.len);
     return config;
 }
@@ -271,6 +253,7 @@ static struct nl_session_config *token_config(const struct nl_server *server, st
 static struct nl_upstream *open_by_token(struct nl_server *server, struct nl_slice token,
                                          struct nl_uid_quota *user, enum nl_error *error, const char **hint) {
     const struct nl_daemon_config *config = &server->config->daemon;
+    struct nl_session_config *owned;
     struct nl_upstream *u;
 
     if (!config->allow_client_tokens) {
@@ -283,14 +266,10 @@ static struct nl_upstream *open_by_token(struct nl_server *server, struct nl_sli
         *hint = "this user has as many sessions by token as it may";
         return NULL;
     }
-    user->refs++;
-    u = NULL;
-    {
-        struct nl_session_config *owned = token_config(server, token);
-        u = make(server, owned, false);
-        u->owned = owned;
-        u->opener = user;
-    }
+    owned = token_config(server, token);
+    u = make(server, owned, false);
+    u->owned = owned;
+    u->opener = nl_quota_ref(&server->quotas, user->uid);
     return u;
 }
 
@@ -308,7 +287,17 @@ struct nl_upstream *nl_upstream_by_token(struct nl_server *server, struct nl_sli
 /* ---- the end of a turn ---- */
 
 void nl_upstream_wake(struct nl_upstream *u) {
+    if (u->dirty)
+        return;
     u->dirty = true;
+    DL_APPEND2(u->server->busy, u, dirty_prev, dirty_next);
+}
+
+static void rest(struct nl_upstream *u) {
+    if (!u->dirty)
+        return;
+    u->dirty = false;
+    DL_DELETE2(u->server->busy, u, dirty_prev, dirty_next);
 }
 
 bool nl_upstream_starting(const struct nl_upstream *u) {
@@ -381,12 +370,13 @@ static void free_if_over(struct nl_upstream *u) {
     if (!u->closing || u->link != NULL || nl_session_first_peer(u->session) != NULL ||
         uv_is_closing((uv_handle_t *)&u->timer))
         return;
+    rest(u);
     DL_DELETE(u->server->upstreams, u);
     uv_close((uv_handle_t *)&u->timer, on_closed);
 }
 
 void nl_upstream_run(struct nl_upstream *u) {
-    u->dirty = false;
+    rest(u);
     nl_session_run(u->session, nl_server_now(u->server));
     if (u->review)
         review(u);

@@ -26,12 +26,13 @@ struct nl_upstream {
     uint64_t number;                 /* for the log */
     struct nl_session_config *owned; /* of a session opened by token; NULL for configured ones */
     struct nl_uid_quota *opener;     /* who opened it by token */
-    bool dirty;                      /* the session has something to do this turn */
+    bool dirty;                      /* on the server's list: the session has something to do this turn */
     bool review;                     /* its state changed: clients may wait for that */
     bool closing;
     uint64_t failures_logged_ms; /* when a failed attempt was last logged */
     uint64_t failures_unlogged;
-    struct nl_upstream *prev, *next; /* in nl_server.upstreams */
+    struct nl_upstream *prev, *next;             /* in nl_server.upstreams */
+    struct nl_upstream *dirty_prev, *dirty_next; /* in nl_server.busy */
 };
 
 struct nl_upstream *nl_upstream_new(struct nl_server *server, const struct nl_session_config *config);
@@ -45,7 +46,9 @@ struct nl_upstream *nl_upstream_by_token(struct nl_server *server, struct nl_sli
 struct nl_upstream *nl_upstream_by_name(struct nl_server *server, struct nl_slice name);
 
 /* The upstream whose session this is. */
-struct nl_upstream *nl_upstream_of(struct nl_server *server, const struct nl_session *session);
+static inline struct nl_upstream *nl_upstream_of(const struct nl_session *session) {
+    return nl_session_owner(session);
+}
 
 /* The session was given work: run it before the loop waits. */
 void nl_upstream_wake(struct nl_upstream *u);

@@ -364,6 +364,10 @@ const struct nl_session_config *nl_session_config(const struct nl_session *s) {
     return s->config;
 }
 
+void *nl_session_owner(const struct nl_session *s) {
+    return s->ops.ctx;
+}
+
 enum nl_session_state nl_session_state(const struct nl_session *s) {
     return s->state;
 }

@@ -116,6 +116,7 @@ nl_session_free(struct nl_session *s); /* asserts that no peer is attached and n
 
 const char *nl_session_name(const struct nl_session *s); /* NULL when it is not a configured one */
 const struct nl_session_config *nl_session_config(const struct nl_session *s);
+void *nl_session_owner(const struct nl_session *s); /* ops.ctx */
 enum nl_session_state nl_session_state(const struct nl_session *s);
 const struct nl_ending *
 nl_session_ending(const struct nl_session *s); /* of the last link; reason STARTING before */

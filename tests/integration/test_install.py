@@ -200,8 +200,8 @@ def test_service_starts_what_is_installed(root):
     command = dict(settings(unit_text(root, "nolagd.service")))["ExecStart"].split()
     options = run("meson", "introspect", "--buildoptions", BUILD).stdout
     prefix = re.search(r'"name": "prefix", "value": "([^"]*)"', options).group(1)
-    bindir = re.search(r'"name": "bindir", "value": "([^"]*)"', options).group(1)
-    assert command[0] == os.path.join(prefix, bindir, "nolagd")
+    sbindir = re.search(r'"name": "sbindir", "value": "([^"]*)"', options).group(1)
+    assert command[0] == os.path.join(prefix, sbindir, "nolagd")
     assert command[1] == "--config"
     assert (root / command[2].lstrip("/")).is_file()
 
