@@ -26,24 +26,33 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT TERM
 
-# Waits until the file $1 holds the text $2, at most 10 s.
-wait_for_text() {
+# Waits until the command succeeds, at most 10 s; "$what" says what it waits for.
+wait_for() {
     tries=0
-    until grep -q "$2" "$1" 2>/dev/null; do
+    until "$@"; do
         tries=$((tries + 1))
         if [ "$tries" -gt 100 ]; then
-            echo "waited 10 s in vain for \"$2\" in:" >&2
-            cat "$1" >&2
+            echo "waited 10 s in vain for: $what" >&2
+            cat "$work"/*.log >&2
             return 1
         fi
         sleep 0.1
     done
 }
 
+holds() {
+    grep -q "$2" "$1" 2>/dev/null
+}
+
+subscribed() {
+    build/clients/nolag status --json | grep -q '"subscriptions":1'
+}
+
 echo "== the stand-in broker"
 tests/broker/nolag-devbroker --port 0 --auth tests/broker/auth.json >"$work/broker.log" 2>&1 &
 pids="$! $pids"
-wait_for_text "$work/broker.log" '^ready '
+what="the stand-in broker listens"
+wait_for holds "$work/broker.log" '^ready '
 url=$(sed -n 's/^ready //p' "$work/broker.log")
 echo "$url"
 
@@ -57,14 +66,16 @@ token_file = $work/token
 CONF
 build/daemon/nolagd --config "$work/nolagd.conf" --socket "$work/nolagd.sock" 2>"$work/nolagd.log" &
 pids="$! $pids"
-wait_for_text "$work/nolagd.log" 'connected'
+what="nolagd is connected"
+wait_for holds "$work/nolagd.log" 'connected'
 export NOLAGD_SOCKET="$work/nolagd.sock"
 build/clients/nolag status
 
 echo "== one process subscribes to demo/ops/events, another publishes"
-build/clients/nolag sub -t demo/ops/events -C 1 -W 10 --verbose --debug >"$work/received" 2>"$work/sub.log" &
+build/clients/nolag sub -t demo/ops/events -C 1 -W 10 --verbose >"$work/received" &
 subscriber=$!
-wait_for_text "$work/sub.log" 'subscribed'
+what="the subscription is made"
+wait_for subscribed
 build/clients/nolag pub -t demo/ops/events -m '{"text":"hello from another process"}'
 wait "$subscriber"
 echo "received: $(cat "$work/received")"
