@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nolag sub: subscribes and shows messages until it has seen enough of them (-C), the
+ * time is over (-W), the reader of its output is gone, or nolagd goes away.
+ */
+#include "clients/cli/verbs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "clients/cli/connection.h"
+#include "clients/cli/format.h"
+#include "clients/cli/json.h"
+#include "clients/cli/output.h"
+#include "clients/cli/request.h"
+#include "protocol/alloc.h"
+
+#define FIRST_PAUSE 100 /* ms before --retry connects again; doubled up to the last one */
+#define LAST_PAUSE 5000
+
+struct subscriber {
+    const struct nolag_options *o;
+    struct nolag_connection c;
+    bool terminal;      /* messages go to one */
+    bool talkative;     /* connection events are told */
+    bool over;          /* code says how it ends */
+    bool *lost;         /* by topic: the broker refuses it now */
+    size_t answers;     /* subscriptions that are answered */
+    int64_t answers_by; /* when all of them must be */
+    int64_t deadline;   /* of -W */
+    int64_t seen;       /* messages shown */
+    enum nolag_exit code;
+};
+
+static void end(struct subscriber *s, enum nolag_exit code) {
+    if (s->over)
+        return;
+    s->over = true;
+    s->code = code;
+}
+
+static void request_subscription(struct nl_buffer *out, const struct nolag_options *o, size_t i) {
+    nolag_request_begin(out, "subscribe", i + 1);
+    nolag_request_text(out, "topic", o->topics.items[i]);
+    if (o->filters.count)
+        nolag_request_key(out, "filters");
+    for (size_t j = 0; j < o->filters.count; j++) {
+        nl_buffer_append_byte(out, j ? ',' : '[');
+        nolag_request_filter(out, o->filters.items[j]);
+    }
+    if (o->filters.count)
+        nl_buffer_append_byte(out, ']');
+    if (o->qos >= 0) {
+        nolag_request_key(out, "qos");
+        nl_buffer_append_byte(out, (uint8_t)('0' + o->qos));
+    }
+    if (o->group) {
+        nolag_request_key(out, "loadBalance");
+        nl_buffer_append_str(out, "true");
+        nolag_request_text(out, "loadBalanceGroup", o->group);
+    }
+    nolag_request_end(out);
+}
+
+static void send_requests(struct subscriber *s) {
+    struct nl_buffer requests;
+
+    if (s->o->session)
+        nolag_connection_send_auth(&s->c, s->o->session);
+    nl_buffer_init(&requests);
+    for (size_t i = 0; i < s->o->topics.count; i++)
+        request_subscription(&requests, s->o, i);
+    nolag_connection_send_bytes(&s->c, nl_slice(requests.bytes, requests.len));
+    nl_buffer_deinit(&requests);
+    nolag_connection_flush(&s->c);
+    s->answers = 0;
+    s->answers_by = nolag_after(NOLAG_ANSWER_SECONDS);
+}
+
+static void on_message(struct subscriber *s, const struct nolag_event *e) {
+    struct nl_buffer out;
+
+    nl_buffer_init(&out);
+    nolag_format(&out, e, s->o, s->terminal);
+    if (nolag_output(nl_slice(out.bytes, out.len)) != NOLAG_OK)
+        end(s, NOLAG_FAILED);
+    nl_buffer_deinit(&out);
+    s->seen++;
+    if (s->o->count && s->seen == s->o->count)
+        end(s, NOLAG_OK);
+}
+
+static void on_subscribed(struct subscriber *s, const struct nolag_event *e) {
+    s->answers++;
+    /* Why it waits is asked for once; the answer is on_status()'s. */
+    if (e->pending.len && !s->o->quiet && s->answers == 1)
+        nolag_connection_send(&s->c, nl_slice_str("{\"type\":\"status\",\"id\":\"status\"}"));
+}
+
+static void on_status(struct subscriber *s, const struct nolag_event *e) {
+    if (!nolag_json_is(e->status, "connected"))
+        nolag_say_offline(e->line, "; waiting");
+    (void)s;
+}
+
+static void on_auth(struct subscriber *s, const struct nolag_event *e) {
+    enum nolag_exit code = nolag_check_auth(e);
+
+    if (code != NOLAG_OK)
+        end(s, code);
+}
+
+/* True when no subscription is left. */
+static bool lose(struct subscriber *s, struct nl_slice topic) {
+    size_t left = 0;
+
+    for (size_t i = 0; i < s->o->topics.count; i++) {
+        s->lost[i] = s->lost[i] || nolag_json_is(topic, s->o->topics.items[i]);
+        left += !s->lost[i];
+    }
+    return left == 0;
+}
+
+static void on_error(struct subscriber *s, const struct nolag_event *e) {
+    enum nolag_exit code = nolag_say_error(e, "");
+
+    /* A refusal ends it, and so does the loss of this client itself. */
+    if (e->id.len || nolag_event_is_unread(e) || !e->topic.len || lose(s, e->topic))
+        end(s, code);
+}
+
+static void on_connection(struct subscriber *s, const struct nolag_event *e) {
+    char *session;
+
+    if (!s->talkative)
+        return;
+    if (nolag_event_is(e, "disconnect")) {
+        nolag_say_offline(e->line, "; waiting");
+        return;
+    }
+    session = nolag_text(e->session);
+    nolag_say("session %s is connected", session);
+    free(session);
+}
+
+static void on_dropped(struct subscriber *s, const struct nolag_event *e) {
+    char *count = nolag_text(e->count), *topic = nolag_text(e->topic);
+
+    if (!s->o->quiet)
+        nolag_say("%s messages were left out, because this reader is too slow%s%s", count, *topic ? ": " : "",
+                  topic);
+    free(count);
+    free(topic);
+}
+
+static void on_shutdown(struct subscriber *s, const struct nolag_event *e) {
+    (void)e;
+    if (!s->o->quiet || !s->o->retry)
+        nolag_say("nolagd is stopping");
+    end(s, NOLAG_NO_DAEMON);
+}
+
+static bool on_line(void *ctx, struct nl_slice line) {
+    static const struct {
+        const char *type;
+        void (*handle)(struct subscriber *s, const struct nolag_event *e);
+    } handlers[] = {
+        {"message", on_message},      {"subscribed", on_subscribed}, {"error", on_error},
+        {"status", on_status},        {"connect", on_connection},    {"disconnect", on_connection},
+        {"reconnect", on_connection}, {"dropped", on_dropped},       {"shutdown", on_shutdown},
+    };
+    struct subscriber *s = ctx;
+    struct nolag_event e;
+
+    if (!nolag_event_read(&e, line))
+        return true;
+    if (nolag_json_is(e.id, "auth"))
+        on_auth(s, &e);
+    for (size_t i = 0; !s->over && i < sizeof handlers / sizeof handlers[0]; i++)
+        if (nolag_event_is(&e, handlers[i].type)) {
+            handlers[i].handle(s, &e);
+            break;
+        }
+    return !s->over;
+}
+
+static void on_deadline(struct subscriber *s) {
+    if (nolag_now() < s->deadline)
+        nolag_say("nolagd did not answer in time");
+    else if (!s->o->quiet)
+        nolag_say("timed out after %g s", s->o->timeout);
+    end(s, NOLAG_TIMED_OUT);
+}
+
+static void turn(struct subscriber *s) {
+    /* Stdout is polled for nothing: only that its reader is gone is told. */
+    struct pollfd fds[2] = {
+        {.fd = s->c.fd, .events = nolag_connection_interest(&s->c)},
+        {.fd = STDOUT_FILENO, .events = 0},
+    };
+    bool answered = s->answers == s->o->topics.count;
+    int64_t deadline = answered || s->deadline < s->answers_by ? s->deadline : s->answers_by;
+
+    if (nolag_wait(fds, 2, deadline) == 0) {
+        on_deadline(s);
+        return;
+    }
+    if (fds[1].revents & (POLLERR | POLLHUP))
+        nolag_output_gone();
+    nolag_connection_serve(&s->c, fds[0].revents, on_line, s);
+    if (s->c.ended && !s->over) {
+        if (!s->o->quiet || !s->o->retry)
+            nolag_say("nolagd closed the connection");
+        end(s, NOLAG_NO_DAEMON);
+    }
+}
+
+/* One connection, from its beginning to its end. */
+static void converse(struct subscriber *s, bool quiet) {
+    enum nolag_exit code;
+    int64_t deadline = nolag_after(NOLAG_ANSWER_SECONDS);
+
+    s->over = false;
+    if (s->deadline < deadline)
+        deadline = s->deadline;
+    code = nolag_connection_open(&s->c, nolag_socket_path(s->o->socket), deadline, quiet);
+    if (code == NOLAG_OK)
+        send_requests(s);
+    else
+        end(s, code);
+    while (!s->over)
+        turn(s);
+    nolag_connection_close(&s->c);
+}
+
+/* Waits before the next attempt; false when -W is over first. */
+static bool rest(struct subscriber *s, int64_t pause) {
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = 0};
+    int64_t until = nolag_now() + pause;
+
+    if (nolag_wait(&out, 1, until < s->deadline ? until : s->deadline) > 0 &&
+        out.revents & (POLLERR | POLLHUP))
+        nolag_output_gone();
+    if (nolag_now() < s->deadline)
+        return true;
+    s->over = false;
+    on_deadline(s);
+    return false;
+}
+
+static void converse_again(struct subscriber *s) {
+    int64_t pause = FIRST_PAUSE;
+
+    while (s->code == NOLAG_NO_DAEMON && rest(s, pause)) {
+        converse(s, true);
+        pause = s->answers ? FIRST_PAUSE : pause * 2 < LAST_PAUSE ? pause * 2 : LAST_PAUSE;
+    }
+}
+
+static enum nolag_exit check(const struct nolag_options *o) {
+    char unknown = o->format ? nolag_format_unknown(o->format) : 0;
+
+    if (o->topics.count == 0)
+        return nolag_options_misused(&nolag_verb_sub, "to what? -t TOPIC");
+    if (unknown)
+        return nolag_options_misused(&nolag_verb_sub, "--format knows no %%%c", unknown);
+    if ((o->format != NULL) + o->json + o->verbose > 1)
+        return nolag_options_misused(&nolag_verb_sub, "only one of --format, --json and --verbose");
+    for (size_t i = 0; i < o->filters.count; i++)
+        if (!nolag_request_filter_valid(o->filters.items[i]))
+            return nolag_options_misused(&nolag_verb_sub, "--filter %s: not a JSON list",
+                                         o->filters.items[i]);
+    return NOLAG_OK;
+}
+
+static enum nolag_exit run_sub(const struct nolag_options *o) {
+    struct subscriber s = {.o = o};
+    enum nolag_exit code = check(o);
+
+    if (code != NOLAG_OK)
+        return code;
+    s.terminal = isatty(STDOUT_FILENO) == 1;
+    s.talkative = !o->quiet && (o->debug || isatty(STDERR_FILENO) == 1);
+    s.deadline = nolag_deadline(o, 0);
+    s.lost = nl_calloc(o->topics.count, sizeof *s.lost);
+    converse(&s, false);
+    if (o->retry)
+        converse_again(&s);
+    free(s.lost);
+    return s.code;
+}
+
+static const struct nolag_flag flags[] = {
+    {'t', "topic", "TOPIC", "what to subscribe to; repeatable; \"*\" is all of the session", NOLAG_FLAG_LIST,
+     NOLAG_AT(topics)},
+    {0, "filter", "FILTER", "only messages with this filter; several: with any of them", NOLAG_FLAG_LIST,
+     NOLAG_AT(filters)},
+    {0, "group", "NAME", "share the messages with the other members of this group", NOLAG_FLAG_TEXT,
+     NOLAG_AT(group)},
+    {'q', "qos", "QOS", "0, 1 or 2 (default 1)", NOLAG_FLAG_INTEGER, NOLAG_AT(qos), 0, 2},
+    {'C', "count", "COUNT", "end after that many messages", NOLAG_FLAG_INTEGER, NOLAG_AT(count), 1,
+     INT64_MAX},
+    {'v', "verbose", NULL, "show the topic in front of the payload", NOLAG_FLAG_BOOL, NOLAG_AT(verbose)},
+    {'F', "format", "FORMAT", "show messages like that, see below", NOLAG_FLAG_TEXT, NOLAG_AT(format)},
+    {'N', "no-newline", NULL, "no newline after each message", NOLAG_FLAG_BOOL, NOLAG_AT(no_newline)},
+    {0, "bytes", NULL, "show a payload that is bytes as these bytes", NOLAG_FLAG_BOOL, NOLAG_AT(bytes)},
+    {0, "retry", NULL, "when nolagd is not there, or goes away, connect again", NOLAG_FLAG_BOOL,
+     NOLAG_AT(retry)},
+    {0, "quiet", NULL, "no notes on stderr, only errors", NOLAG_FLAG_BOOL, NOLAG_AT(quiet)},
+    {'d', "debug", NULL, "tell about the session's connection even when stderr is no terminal",
+     NOLAG_FLAG_BOOL, NOLAG_AT(debug)},
+    {0, "json", NULL, "show the whole event as JSON", NOLAG_FLAG_BOOL, NOLAG_AT(json)},
+    {0, "session", "NAME", "the session to use (default: nolagd's default session)", NOLAG_FLAG_TEXT,
+     NOLAG_AT(session)},
+    {'W', "timeout", "SECONDS", "end after that long (fractions allowed)", NOLAG_FLAG_SECONDS,
+     NOLAG_AT(timeout)},
+    {0},
+};
+
+#define FORMAT_LINE(letter, text) "  %" letter "  " text "\n"
+#define FORMAT_LINES NOLAG_FORMATS(FORMAT_LINE)
+
+const struct nolag_verb nolag_verb_sub = {
+    .name = "sub",
+    .summary = "Shows the messages of topics, one per line: the payload, text as it is, all else as JSON.",
+    .usage = "-t TOPIC [-t TOPIC] [--filter FILTER] [flags]",
+    .notes = "A FILTER that must match together with others is a JSON list: --filter '[\"a\",\"b\"]'.\n\n"
+             "FORMAT is text with \\n \\t \\r \\0 \\a \\e and\n" FORMAT_LINES "\n"
+             "  nolag sub -t demo/ops/events -C 1 -W 10\n"
+             "  nolag sub -t demo/ops/events --json | jq .data\n",
+    .run = run_sub,
+    .flags = flags,
+};
