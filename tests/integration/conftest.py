@@ -10,6 +10,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "broker")]
 
+import wsclient  # noqa: E402
 from control import Broker  # noqa: E402
 from harness import Client, Daemon, alice  # noqa: E402
 
@@ -64,3 +65,11 @@ def connect(daemon: Daemon) -> Iterator[Callable[..., Client]]:
     yield make
     for client in clients:
         client.close()
+
+
+@pytest.fixture
+def bob(broker: Broker) -> Iterator[wsclient.Client]:
+    """Another actor, on a connection of its own to the broker."""
+    client = wsclient.Client(broker.url, "tok-bob")
+    yield client
+    client.socket.close()

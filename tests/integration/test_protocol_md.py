@@ -6,14 +6,12 @@
 lines may come.
 """
 
-import asyncio
 import json
 import re
-import subprocess
-import sys
 from typing import Any, Iterator
 
 import pytest
+import wsclient
 from control import Broker
 from harness import Client, Daemon, Json, alice
 from harness import ROOT
@@ -39,19 +37,11 @@ def fits(shown: Any, got: Any) -> bool:
 
 
 def publish_as_bob(broker: Broker, topic: str, data: Any) -> None:
-    """Another actor publishes, by a program of its own that speaks to the broker directly."""
-    code = (
-        "import asyncio, msgpack, sys, websockets\n"
-        "async def main(url, topic, data):\n"
-        "    async with websockets.connect(url) as ws:\n"
-        "        for frame in ({'type': 'auth', 'token': 'tok-bob', 'protocolVersion': 2},\n"
-        "                      {'type': 'publish', 'topic': topic, 'data': data, 'msgRef': 'r'}):\n"
-        "            await ws.send(msgpack.packb(frame))\n"
-        "            await ws.recv()\n"
-        "import json\n"
-        "asyncio.run(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3])))\n")
-    subprocess.run(["/usr/bin/python3", "-c", code, broker.url, topic, json.dumps(data)], check=True,
-                   timeout=20)
+    """Another actor publishes, directly at the broker."""
+    bob = wsclient.Client(broker.url, "tok-bob")
+    bob.publish(topic, data)
+    bob.ask(wsclient.HEARTBEAT)
+    bob.socket.close()
 
 
 def converse(client: Client, broker: Broker, block: str) -> None:

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which session a client is on: the default, one by name, one by token; and refusals."""
+
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+import wsclient
+from control import Broker
+from harness import Client, Daemon, alice, wait_until
+
+TOPIC = "demo/ops/events"
+
+Connect = Callable[..., Client]
+
+
+@pytest.fixture
+def two(broker: Broker) -> Any:
+    with Daemon({"default": alice(broker.url), "other": alice(broker.url, token="tok-bob")}) as daemon:
+        daemon.wait_status()
+        daemon.wait_status(session="other")
+        yield daemon
+
+
+def connections(broker: Broker) -> list[str]:
+    broker.settle()
+    return sorted(c["token"] for c in broker.state() if c["authenticated"])
+
+
+def test_by_name(two: Daemon) -> None:
+    with two.client() as a, two.client() as b:
+        answer = b.ok(type="auth", session="other")
+        assert answer == {"type": "auth", "id": 1, "success": True, "session": "other", "actorTokenId": "bob",
+                          "projectId": "p1", "actorType": "device", "protocolVersion": 2}
+        a.ok(type="subscribe", topic=TOPIC)
+        b.ok(type="publish", topic=TOPIC, data="through the broker")
+        a.message("through the broker")
+
+
+def test_by_the_token_of_a_configured_session(two: Daemon, broker: Broker) -> None:
+    with two.client() as client:
+        assert client.ok(type="auth", token="tok-bob")["session"] == "other"
+        assert connections(broker) == ["tok-alice", "tok-bob"]
+
+
+def test_by_an_unknown_token(broker: Broker) -> None:
+    with Daemon({"default": alice(broker.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as one, daemon.client() as two:
+            answer = one.ok(type="auth", token="tok-bob")
+            assert answer["actorTokenId"] == "bob" and "session" not in answer and "pending" not in answer
+            two.ok(type="auth", token="tok-bob")
+            assert connections(broker) == ["tok-alice", "tok-bob"], "one session a token"
+            one.ok(type="subscribe", topic=TOPIC)
+            two.ok(type="publish", topic=TOPIC, data=1)
+            one.message(1, **{"from": "bob"})
+            one.close()
+            assert two.ok(type="status")["status"] == "connected"
+        wait_until(lambda: connections(broker) == ["tok-alice"], "it ends with its last client")
+
+
+def test_auth_is_a_barrier(broker: Broker) -> None:
+    broker.delay(type="auth", token="tok-bob", ms=200)
+    with Daemon({"default": alice(broker.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as client:
+            client.write(b'{"type":"auth","token":"tok-bob","id":1}\n{"type":"ping","id":2}\n'
+                         b'{"type":"publish","topic":"demo/ops/events","data":1,"id":3}\n{"type":"pi')
+            client.write(b'ng","id":4}\n')
+            assert [client.read_line()["id"] for _ in range(4)] == [1, 2, 4, 3]
+        assert [entry["token"] for entry in broker.accepts()] == ["tok-bob"]
+
+
+def test_a_wrong_token(broker: Broker) -> None:
+    with Daemon({"default": alice(broker.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as client:
+            client.write(b'{"type":"auth","token":"wrong-token","id":1}\n'
+                         b'{"type":"publish","topic":"demo/ops/events","data":1,"id":2}\n')
+            answer = client.receive(id=1)
+            assert answer["type"] == "auth" and answer["success"] is False and answer["error"] == "access_denied"
+            assert client.receive(id=2)["error"] == "not_authenticated"
+            client.refused("not_authenticated", type="subscribe", topic=TOPIC)
+            client.refused("already_attached", type="auth", session="default")
+            client.ok(type="ping")
+            assert len(client.ok(type="sessions")["sessions"]) == 1
+        assert broker.accepts() == []
+        wait_until(lambda: connections(broker) == ["tok-alice"], "the attempt is over")
+        assert "wrong-token" not in daemon.log()
+
+
+@pytest.mark.parametrize("first", ["subscribe", "publish", "auth"])
+def test_auth_comes_first_and_once(two: Daemon, first: str) -> None:
+    with two.client() as client:
+        client.ok(type="status")
+        client.ok(**{"subscribe": {"type": "subscribe", "topic": TOPIC},
+                     "publish": {"type": "publish", "topic": TOPIC, "data": 1},
+                     "auth": {"type": "auth", "session": "other"}}[first])
+        client.refused("already_attached", type="auth", session="other")
+        assert client.ok(type="status")["session"] == ("other" if first == "auth" else "default")
+
+
+def test_unknown_session(two: Daemon) -> None:
+    with two.client() as client:
+        answer = client.request(type="auth", session="nowhere")
+        assert answer["success"] is False and answer["error"] == "unknown_session" and answer["code"] == 43020
+        client.refused("not_authenticated", type="publish", topic=TOPIC, data=1)
+        client.refused("not_authenticated", type="status")
+
+
+def test_pending_while_the_broker_is_away(broker: Broker) -> None:
+    broker.stop_listening()
+    with Daemon({"default": alice(broker.url)}) as daemon:
+        with daemon.client() as named, daemon.client() as shown:
+            assert named.ok(type="auth", session="default")["pending"] is True
+            assert shown.ok(type="auth", token="tok-bob")["pending"] is True
+            shown.send(type="publish", topic=TOPIC, data=1, id=9)
+            broker.listen()
+            assert shown.receive(id=9)["type"] == "published"
+
+
+def test_no_default_session(broker: Broker) -> None:
+    with Daemon({"one": alice(broker.url), "two": alice(broker.url, token="tok-bob")}) as daemon:
+        daemon.wait_status(session="one")
+        with daemon.client() as client:
+            assert "session" not in client.ok(type="hello")
+            assert "auth" in client.refused("not_authenticated", type="publish", topic=TOPIC, data=1)["hint"]
+        with daemon.client() as client:
+            client.ok(type="auth", session="two")
+            client.ok(type="publish", topic=TOPIC, data=1)
+    with Daemon({"only": alice(broker.url)}) as daemon:
+        assert daemon.wait_status()["session"] == "only"
+    with Daemon({"a": alice(broker.url), "b": alice(broker.url, token="tok-bob")}, {"default_session": "b"}) as daemon:
+        assert daemon.wait_status()["session"] == "b"
+
+
+def test_client_tokens_can_be_off_and_are_capped(broker: Broker) -> None:
+    with Daemon({"default": alice(broker.url)}, {"allow_client_tokens": "no"}) as daemon:
+        with daemon.client() as client:
+            assert client.request(type="auth", token="tok-bob")["error"] == "not_permitted"
+        with daemon.client() as client:
+            assert client.ok(type="auth", token="tok-alice")["session"] == "default"
+    with Daemon({"default": alice(broker.url)}, {"client_token_sessions_per_uid": 1}) as daemon:
+        with daemon.client() as one, daemon.client() as two:
+            one.ok(type="auth", token="tok-bob")
+            answer = two.request(type="auth", token="another")
+            assert answer["success"] is False and answer["error"] == "limit_reached"
+
+
+def test_a_token_that_is_denied_later(broker: Broker) -> None:
+    with Daemon({"default": alice(broker.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as client:
+            client.ok(type="auth", token="tok-bob")
+            client.ok(type="subscribe", topic=TOPIC)
+            broker.refuse_auth(token="tok-bob")
+            broker.drop(token="tok-bob", abort=True)
+            client.receive(type="disconnect")
+            assert client.receive(type="error")["error"] == "access_denied"
+            client.refused("not_authenticated", type="publish", topic=TOPIC, data=1)
+
+
+def test_no_token_anywhere(broker: Broker) -> None:
+    """Not in the log at debug level, not in an answer, not in the command line."""
+    secrets = ["tok-alice", "tok-bob", "tok-secret-guess"]
+    with Daemon({"default": alice(broker.url)}) as daemon:
+        daemon.wait_status()
+        answers = []
+        for token in secrets:
+            with daemon.client() as client:
+                answers += [client.request(type="auth", token=token), client.request(type="status"),
+                            client.request(type="sessions"), client.request(type="hello")]
+        with daemon.client() as client:
+            client.write(b'{"type":"auth","token":"tok-secret-guess"\n')
+            answers.append(client.read_line())
+        cmdline = Path(f"/proc/{daemon.process.pid}/cmdline").read_text()
+    for secret in secrets:
+        assert secret not in daemon.log() and secret not in str(answers) and secret not in cmdline
+
+
+def test_no_core_file(daemon: Daemon) -> None:
+    """A process that is not dumpable leaves no core, and its memory is closed to others of its user."""
+    assert Path(f"/proc/{daemon.process.pid}").stat().st_uid == 0
+    status = Path(f"/proc/{daemon.process.pid}/status").read_text()
+    assert "CoreDumping:\t0" in status

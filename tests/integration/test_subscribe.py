@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subscriptions of many local clients on one broker connection."""
+
+from typing import Any, Callable, Optional
+
+import pytest
+import wsclient
+from control import Broker
+from harness import Client, Daemon, alice, wait_until
+
+TOPIC = "demo/ops/events"
+TASKS = "demo/ops/tasks"
+
+Connect = Callable[..., Client]
+
+
+def upstream(broker: Broker, token: str = "tok-alice") -> dict[str, Any]:
+    """What the broker has of the daemon's connection: topic -> filters, [] for everything."""
+    broker.settle()
+    found = [c for c in broker.state() if c["token"] == token and c["authenticated"]]
+    return {s["topic"]: s["filters"] for c in found for s in c["subscriptions"]}
+
+
+def asked(broker: Broker, *types: str, topic: Optional[str] = None) -> list[str]:
+    """The control requests the broker got, by type."""
+    wanted = types or ("subscribe", "setFilters", "unsubscribe")
+    return [r["type"] for r in broker.received(*wanted, **({"topic": topic} if topic else {}))]
+
+
+def test_one_subscription_serves_all(broker: Broker, connect: Connect, bob: wsclient.Client) -> None:
+    clients = [connect() for _ in range(20)]
+    for client in clients:
+        client.ok(type="subscribe", topic=TOPIC)
+    assert asked(broker) == ["subscribe"]
+    bob.publish(TOPIC, {"n": 1})
+    lines = [client.message({"n": 1}, topic=TOPIC) for client in clients]
+    assert all(line == lines[0] for line in lines)
+    for client in clients[:-1]:
+        client.ok(type="unsubscribe", topic=TOPIC)
+    bob.publish(TOPIC, 2)
+    clients[-1].message(2)
+    for client in clients[:-1]:
+        client.nothing_else()
+    assert asked(broker) == ["subscribe"]
+    clients[-1].ok(type="unsubscribe", topic=TOPIC)
+    assert asked(broker) == ["subscribe", "unsubscribe"] and upstream(broker) == {}
+
+
+def test_a_client_that_vanishes_leaves_everything(broker: Broker, connect: Connect) -> None:
+    first, second = connect(), connect()
+    first.ok(type="subscribe", topic=TOPIC)
+    first.ok(type="subscribe", topic=TASKS)
+    second.ok(type="subscribe", topic=TASKS)
+    first.close()
+    wait_until(lambda: set(upstream(broker)) == {TASKS}, "the topic nobody wants is gone")
+
+
+def test_filters_are_merged_and_applied_again(broker: Broker, connect: Connect, bob: wsclient.Client) -> None:
+    us, eu, both = connect(), connect(), connect()
+    us.ok(type="subscribe", topic=TOPIC, filters=["us"])
+    eu.ok(type="subscribe", topic=TOPIC, filters=["eu"])
+    both.ok(type="subscribe", topic=TOPIC, filters=["us", ["B", "a"]])
+    assert sorted(map(str, upstream(broker)[TOPIC])) in (
+        sorted(map(str, ["us", "eu", "a|b"])), sorted(map(str, ["us", "eu", ["B", "a"]])))
+    assert asked(broker) == ["subscribe", "setFilters", "setFilters"]
+    bob.publish(TOPIC, "to us", filter="us")
+    bob.publish(TOPIC, "to eu", filter="eu")
+    bob.publish(TOPIC, "to ab", filters=["A", "b"])
+    bob.publish(TOPIC, "to nobody")
+    us.message("to us", filter="us")
+    eu.message("to eu", filter="eu")
+    both.message("to us")
+    both.message("to ab", filter="a|b")
+    for client in (us, eu, both):
+        client.nothing_else()
+
+
+def test_filter_changes(broker: Broker, connect: Connect, bob: wsclient.Client) -> None:
+    client = connect()
+    client.ok(type="subscribe", topic=TOPIC, filters=["a"])
+    assert client.ok(type="addFilters", topic=TOPIC, filters=["b", "a"])["filters"] == ["a", "b"]
+    assert client.ok(type="removeFilters", topic=TOPIC, filters=["a", "zz"])["filters"] == ["b"]
+    bob.publish(TOPIC, 1, filter="a")
+    bob.publish(TOPIC, 2, filter="b")
+    client.message(2)
+    assert client.ok(type="removeFilters", topic=TOPIC, filters=["b"])["filters"] == []
+    bob.publish(TOPIC, 3)
+    client.message(3)
+    assert client.ok(type="addFilters", topic=TOPIC, filters=["c"])["filters"] == ["c"]
+    bob.publish(TOPIC, 4)
+    bob.publish(TOPIC, 5, filter="c")
+    client.message(5)
+    client.nothing_else()
+    assert "subscribe" not in asked(broker)[1:], "a change is never a second subscribe"
+
+
+def test_a_refusal_goes_to_who_asked_only(broker: Broker, connect: Connect, bob: wsclient.Client) -> None:
+    good, other, unlucky = connect(), connect(), connect()
+    good.ok(type="subscribe", topic=TOPIC, filters=["a"])
+    broker.refuse(type="setFilters", error="not_authorized", count=1)
+    error = unlucky.refused("not_authorized", type="subscribe", topic=TOPIC, filters=["b"])
+    assert error["topic"] == TOPIC and error["request"] == "subscribe"
+    unlucky.refused("not_subscribed", type="addFilters", topic=TOPIC, filters=["x"])
+    other.refused("unknown_topic", type="subscribe", topic="demo/nowhere/events")
+    bob.publish(TOPIC, "still there", filter="a")
+    good.message("still there")
+    for client in (good, other, unlucky):
+        client.nothing_else()
+    assert upstream(broker) == {TOPIC: ["a"]}
+
+
+def test_a_refused_change_leaves_what_was(broker: Broker, connect: Connect, bob: wsclient.Client) -> None:
+    client = connect()
+    client.ok(type="subscribe", topic=TOPIC, filters=["a"])
+    broker.refuse(type="setFilters", error="not_authorized", count=1)
+    client.refused("not_authorized", type="setFilters", topic=TOPIC, filters=["b"])
+    bob.publish(TOPIC, 1, filter="b")
+    bob.publish(TOPIC, 2, filter="a")
+    client.message(2)
+    client.nothing_else()
+
+
+def test_the_answer_comes_before_the_first_message(broker: Broker, connect: Connect, bob: wsclient.Client) -> None:
+    bob.ask({"type": "publish", "topic": TOPIC, "data": "kept", "retain": True, "msgRef": "k"})
+    broker.delay(type="subscribe", ms=100)
+    client = connect()
+    client.send(type="subscribe", topic=TOPIC, id="s")
+    line = client.read_line()
+    assert line is not None and line["type"] == "subscribed" and line["id"] == "s"
+    client.message("kept")
+
+
+def test_retained_messages_are_not_told_twice(broker: Broker, connect: Connect, bob: wsclient.Client) -> None:
+    for kept, name in (("kept a", "a"), ("kept b", "b")):
+        bob.ask({"type": "publish", "topic": TOPIC, "data": kept, "filter": name, "retain": True, "msgRef": "k"})
+    first, second = connect(), connect()
+    first.ok(type="subscribe", topic=TOPIC, filters=["a"])
+    first.message("kept a")
+    second.ok(type="subscribe", topic=TOPIC, filters=["b"])
+    second.message("kept b")
+    second.ok(type="addFilters", topic=TOPIC, filters=["a"])
+    first.ok(type="addFilters", topic=TOPIC, filters=["b"])
+    bob.publish(TOPIC, "fence", filter="a")
+    first.message("fence")
+    second.message("fence")
+    first.nothing_else()
+    second.nothing_else()
+
+
+def test_mixed_wishes_conflict_where_filters_are_hidden(kraken: Broker) -> None:
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as everything, daemon.client() as filtered:
+            everything.ok(type="subscribe", topic=TOPIC)
+            error = filtered.refused("wish_conflict", type="subscribe", topic=TOPIC, filters=["a"])
+            assert "filters_reported" in error["hint"]
+            filtered.ok(type="subscribe", topic=TASKS, filters=["a"])
+            everything.refused("wish_conflict", type="subscribe", topic=TASKS)
+            everything.ok(type="unsubscribe", topic=TOPIC)
+            filtered.ok(type="subscribe", topic=TOPIC, filters=["a"])
+
+
+def test_mixed_wishes_where_filters_are_told(cloud: Broker) -> None:
+    bob = wsclient.Client(cloud.url, "tok-bob")
+    with Daemon({"default": alice(cloud.url, filters_reported="yes")}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as everything, daemon.client() as filtered:
+            filtered.ok(type="subscribe", topic=TOPIC, filters=["a"])
+            everything.ok(type="subscribe", topic=TOPIC)
+            bob.publish(TOPIC, 1)
+            bob.publish(TOPIC, 2, filter="a")
+            bob.publish(TOPIC, 3, filter="b")
+            everything.message(1)
+            everything.message(2, filter="a")
+            everything.message(3, filter="b")
+            filtered.message(2)
+            filtered.nothing_else()
+            everything.ok(type="unsubscribe", topic=TOPIC)
+            assert upstream(cloud) == {TOPIC: ["a"]}
+    bob.socket.close()
+
+
+def test_more_filters_than_the_broker_takes(broker: Broker) -> None:
+    names = [f"f{n}" for n in range(101)]
+    with Daemon({"default": alice(broker.url, filters_reported="no")}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as one, daemon.client() as two:
+            one.refused("too_many_filters", type="subscribe", topic=TOPIC, filters=names)
+            one.ok(type="subscribe", topic=TOPIC, filters=names[:100])
+            two.refused("too_many_filters", type="subscribe", topic=TOPIC, filters=names[100:])
+            two.ok(type="subscribe", topic=TOPIC, filters=names[50:60])
+    with Daemon({"default": alice(broker.url, filters_reported="yes")}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as one, daemon.client() as two:
+            one.ok(type="subscribe", topic=TOPIC, filters=names[:100])
+            two.ok(type="subscribe", topic=TOPIC, filters=names[100:])
+            wait_until(lambda: upstream(broker) == {TOPIC: []}, "everything is asked for, and filtered here")
+
+
+def test_a_message_of_a_topic_nobody_asked_for(broker: Broker, connect: Connect) -> None:
+    client = connect()
+    client.ok(type="subscribe", topic=TOPIC)
+    broker.inject(frame={"type": "message", "topic": "demo/ops/other", "data": 1}, token="tok-alice")
+    broker.inject(frame={"type": "message", "topic": TOPIC, "data": 2, "strange": [1, {"x": None}]}, token="tok-alice")
+    client.message(2, strange=[1, {"x": None}])
+    client.nothing_else()
+
+
+def test_the_tap_gets_what_others_get(broker: Broker, connect: Connect, bob: wsclient.Client) -> None:
+    tap, client = connect(), connect()
+    tap.ok(type="subscribe", topic="*")
+    assert asked(broker) == []
+    client.ok(type="subscribe", topic=TOPIC, filters=["a"])
+    bob.publish(TOPIC, "a", filter="a")
+    tap.message("a", topic=TOPIC)
+    client.message("a")
+    tap.ok(type="subscribe", topic=TOPIC, filters=["a"])
+    bob.publish(TOPIC, "once", filter="a")
+    tap.message("once")
+    tap.ok(type="unsubscribe", topic="*")
+    tap.ok(type="unsubscribe", topic=TOPIC)
+    bob.publish(TOPIC, "no more", filter="a")
+    client.message("once")
+    client.message("no more")
+    tap.nothing_else()
+
+
+def test_subscribe_and_unsubscribe_in_one_write(broker: Broker, connect: Connect) -> None:
+    client = connect()
+    lines = []
+    for n in range(50):
+        lines += [f'{{"type":"subscribe","topic":"{TOPIC}","id":{2 * n}}}',
+                  f'{{"type":"unsubscribe","topic":"{TOPIC}","id":{2 * n + 1}}}']
+    client.write("\n".join(lines).encode() + b"\n")
+    for n in range(50):
+        assert client.receive(id=2 * n)["type"] == "subscribed"
+        assert client.receive(id=2 * n + 1)["type"] == "unsubscribed"
+    wait_until(lambda: upstream(broker) == {}, "nothing is left")
+
+
+@pytest.mark.parametrize("limit", ["max_subscriptions", "max_subscriptions_per_uid"])
+def test_limits(kraken: Broker, limit: str) -> None:
+    with Daemon({"default": alice(kraken.url)}, {limit: 3}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as client, daemon.client() as other:
+            for n in range(3):
+                client.ok(type="subscribe", topic=f"demo/general/t{n}")
+            client.refused("limit_reached", type="subscribe", topic="demo/general/t3")
+            client.ok(type="subscribe", topic="demo/general/t0", filters=["again"])
+            answer = other.request(type="subscribe", topic="demo/general/t3")
+            assert answer["type"] == ("subscribed" if limit == "max_subscriptions" else "error")
+            client.ok(type="unsubscribe", topic="demo/general/t0")
+            client.ok(type="unsubscribe", topic="demo/general/t1")
+            client.ok(type="subscribe", topic="demo/general/t4")
