@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The table of errors.h as three functions. */
 #include "protocol/errors.h"
 
 static const struct {

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Filters: what the client wrote, the key that it is compared by, and its bytes for
+ * upstream, all made once, when the list is read.
+ */
 #include "protocol/filter.h"
 
 #include <stdlib.h>
@@ -43,8 +47,10 @@ static void append_code_point(struct nl_buffer *out, utf8proc_int32_t code) {
     nl_buffer_append(out, bytes, (size_t)utf8proc_encode_char(code, bytes));
 }
 
-/* Lower case as the broker (Erlang's string:lowercase) has it: by code point, but for U+0130, which becomes
- * two. */
+/*
+ * Lower case as the broker (Erlang's string:lowercase) has it: by code point, but for
+ * U+0130, which becomes two.
+ */
 static char *lowercase(struct nl_slice s) {
     struct nl_buffer out;
     size_t at = 0, len;

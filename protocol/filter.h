@@ -60,8 +60,9 @@ void nl_filters_wire(const struct nl_filters *f, struct nl_buffer *out);
 
 /*
  * The key of a publish: from its "filter" (a string without / # +, which may be a joined
- * key with "|") or its "filters" (a list of one or more strings, each without / # + |). *key is for free();
- * NULL when value is NULL, i.e. the message has no filter.
+ * key with "|") or its "filters" (a list of one or more strings, each without / # + |), of
+ * which at least one is NULL. *key is for free(); NULL when both are NULL: the message has
+ * no filter. The only error is BAD_FILTER, with *why a static text.
  */
 enum nl_error nl_publish_filter_key(char **key, struct json_object *filter, struct json_object *filters,
                                     const char **why);

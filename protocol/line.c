@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lines out and in. What lies whole in the bytes that came is handed over where it is;
+ * only the beginning of a line that has not ended is copied.
+ */
 #include "protocol/line.h"
 
 #include <assert.h>
@@ -6,14 +10,32 @@
 
 #include "protocol/alloc.h"
 
-struct nl_line *nl_line_new(struct nl_slice text) {
-    struct nl_line *line = nl_malloc(sizeof(*line) + text.len + 1);
+#define HEAD offsetof(struct nl_line, bytes)
 
-    assert(text.len < UINT32_MAX);
+struct nl_line *nl_line_new(struct nl_slice text) {
+    struct nl_buffer b;
+
+    nl_line_begin(&b, text.len);
+    nl_buffer_append(&b, text.ptr, text.len);
+    return nl_line_end(&b);
+}
+
+void nl_line_begin(struct nl_buffer *b, size_t room) {
+    nl_buffer_init(b);
+    nl_buffer_reserve(b, HEAD + room + 1);
+    b->len = HEAD; /* the head is written last, when the length is known */
+}
+
+struct nl_line *nl_line_end(struct nl_buffer *b) {
+    size_t size = b->len + 1;
+    struct nl_line *line;
+
+    assert(size - HEAD <= UINT32_MAX);
+    nl_buffer_append_byte(b, '\n');
+    line = (void *)nl_buffer_take(b, &size);
+    line = nl_realloc(line, size); /* it may stay in a queue for long: nothing to spare */
     line->refs = 1;
-    line->len = (uint32_t)text.len + 1;
-    memcpy(line->bytes, text.len > 0 ? (const char *)text.ptr : "", text.len);
-    line->bytes[text.len] = '\n';
+    line->len = (uint32_t)(size - HEAD);
     return line;
 }
 
@@ -74,6 +96,10 @@ static bool begin_skipping(struct nl_line_reader *r, size_t len, size_t max_line
     return sink->too_long(sink->ctx);
 }
 
+static struct nl_slice rest_of(struct nl_slice s, size_t used) {
+    return used == 0 ? s : nl_slice(s.ptr + used, s.len - used);
+}
+
 /* Gives the lines that end in bytes; *used is how far that went. Returns false when the sink stopped. */
 static bool give_lines(struct nl_line_reader *r, struct nl_slice bytes, size_t max_line,
                        const struct nl_line_sink *sink, size_t *used) {
@@ -91,38 +117,48 @@ static bool give_lines(struct nl_line_reader *r, struct nl_slice bytes, size_t m
     return true;
 }
 
-/* Keeps what has not ended, or was not wanted; nothing of an over-long line that is being skipped. */
-static void keep(struct nl_line_reader *r, struct nl_slice rest) {
-    if (rest.len == 0 || r->skipping)
-        return;
-    nl_buffer_append(&r->partial, rest.ptr, rest.len);
-}
-
 static void drop_partial(struct nl_line_reader *r) {
     nl_buffer_deinit(&r->partial);
     nl_buffer_init(&r->partial);
 }
 
-/* Goes on with what was kept. Afterwards partial holds at most one line that has not ended, unless the sink
- * stopped. */
+/* Keeps what has not ended, or was not wanted; nothing of an over-long line that is being skipped. */
+static void keep(struct nl_line_reader *r, struct nl_slice rest) {
+    if (r->skipping)
+        drop_partial(r);
+    else
+        nl_buffer_append(&r->partial, rest.ptr, rest.len);
+}
+
+/* Drops what the sink has had of what was kept. */
+static void forget_given(struct nl_line_reader *r) {
+    size_t left = r->partial.len - r->given;
+
+    if (left == 0)
+        drop_partial(r);
+    else
+        memmove(r->partial.bytes, r->partial.bytes + r->given, left);
+    r->partial.len = left;
+    r->given = 0;
+}
+
+/*
+ * Goes on with what was kept when a sink stopped. Afterwards partial holds at most one line
+ * that has not ended, unless the sink stopped again; then what was given is dropped only
+ * when it is most of it, so that a sink that takes line by line costs no more than another.
+ */
 static bool give_kept(struct nl_line_reader *r, size_t max_line, const struct nl_line_sink *sink) {
-    struct nl_buffer kept = r->partial;
+    struct nl_slice kept = rest_of(nl_slice(r->partial.bytes, r->partial.len), r->given);
     size_t used;
     bool more;
 
     if (!r->stopped)
         return true;
-    r->stopped = false;
-    nl_buffer_init(&r->partial);
-    more = give_lines(r, nl_slice(kept.bytes, kept.len), max_line, sink, &used);
-    if (used == 0) {
-        r->partial = kept;
-        return more;
-    }
-    nl_buffer_append(&r->partial, kept.bytes + used, kept.len - used);
-    nl_buffer_deinit(&kept);
-    if (r->partial.len == 0)
-        drop_partial(r);
+    more = give_lines(r, kept, max_line, sink, &used);
+    r->stopped = !more;
+    r->given += used;
+    if (more || r->given > r->partial.len / 2)
+        forget_given(r);
     return more;
 }
 
@@ -153,15 +189,12 @@ bool nl_line_reader_feed(struct nl_line_reader *r, struct nl_slice bytes, size_t
     if (more)
         more = complete(r, bytes, max_line, sink, &used);
     if (more) {
-        struct nl_slice rest = nl_slice(bytes.ptr + used, bytes.len - used);
-        more = give_lines(r, rest, max_line, sink, &more_used);
+        more = give_lines(r, rest_of(bytes, used), max_line, sink, &more_used);
         used += more_used;
     }
-    if (more && !begin_skipping(r, r->partial.len + bytes.len - used, max_line, sink))
-        more = false;
-    if (r->skipping)
-        drop_partial(r);
-    keep(r, nl_slice(bytes.ptr + used, bytes.len - used));
+    if (more)
+        more = begin_skipping(r, r->partial.len + bytes.len - used, max_line, sink);
+    keep(r, rest_of(bytes, used));
     r->stopped = !more;
     return more;
 }
@@ -170,10 +203,8 @@ bool nl_line_reader_finish(struct nl_line_reader *r, size_t max_line, const stru
     struct nl_buffer line;
     bool more;
 
-    if (!give_kept(r, max_line, sink)) {
-        r->stopped = true;
+    if (!give_kept(r, max_line, sink))
         return false;
-    }
     line = r->partial;
     nl_buffer_init(&r->partial);
     more = line.len == 0 || give(r, nl_slice(line.bytes, line.len), max_line, sink);

@@ -25,11 +25,21 @@ struct nl_line {
 
 /* Makes a line of text (without newline) with one reference. */
 struct nl_line *nl_line_new(struct nl_slice text);
+
+/*
+ * The same without the copy: begin makes b (uninitialised before) a buffer with room for
+ * about that much text, to be appended to; end makes a line of what was appended and
+ * leaves b as after init.
+ */
+void nl_line_begin(struct nl_buffer *b, size_t room);
+struct nl_line *nl_line_end(struct nl_buffer *b);
+
 struct nl_line *nl_line_ref(struct nl_line *line);
 struct nl_line *nl_line_unref(struct nl_line *line); /* takes NULL; returns NULL */
 
 struct nl_line_reader {
     struct nl_buffer partial; /* the beginning of a line whose end has not come */
+    size_t given;             /* bytes of partial that the sink has had; 0 unless stopped */
     bool skipping;            /* the line was too long: its rest is thrown away */
     bool started;             /* a byte order mark can only stand at the very beginning */
     bool stopped;             /* partial may hold whole lines that a sink did not want yet */
@@ -51,7 +61,7 @@ struct nl_line_sink {
 /*
  * Reads bytes; call with none to go on after a stop. Empty lines are passed over; a UTF-8
  * byte order mark at the start of the stream is too. max_line counts bytes without the
- * newline. The reader must not be freed from inside a sink function.
+ * newline. The reader must not be freed or given bytes from inside a sink function.
  * Returns false when the sink stopped it.
  */
 bool nl_line_reader_feed(struct nl_line_reader *r, struct nl_slice bytes, size_t max_line,

@@ -1,26 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Answers and events as text. The text is built where the line will hold it, and what the
+ * broker sent is passed on straight from the bytes of its frame.
+ */
 #include "protocol/object.h"
-
-#include "protocol/alloc.h"
 
 /* ---- one field after the other ---- */
 
-static void key_out(struct nl_object *o, const char *key) {
+/* Most answers are shorter. */
+#define ANSWER_ROOM 200
+
+static void comma_out(struct nl_object *o) {
     if (!o->first)
         nl_buffer_append_byte(&o->out, ',');
     o->first = false;
-    if (key == NULL)
-        return;
-    nl_buffer_append_byte(&o->out, '"');
-    nl_buffer_append_str(&o->out, key);
-    nl_buffer_append(&o->out, "\":", 2);
 }
 
-void nl_object_begin(struct nl_object *o, const char *type) {
-    nl_buffer_init(&o->out);
+static void key_out(struct nl_object *o, const char *key) {
+    size_t len = key == NULL ? 0 : strlen(key);
+    uint8_t *to;
+
+    comma_out(o);
+    if (key == NULL)
+        return;
+    to = nl_buffer_reserve(&o->out, len + 3);
+    *to++ = '"';
+    memcpy(to, key, len);
+    memcpy(to + len, "\":", 2);
+    o->out.len += len + 3;
+}
+
+static void begin(struct nl_object *o, const char *type, size_t room) {
+    nl_line_begin(&o->out, room);
     nl_buffer_append_byte(&o->out, '{');
     o->first = true;
     nl_object_cstr(o, "type", type);
+}
+
+void nl_object_begin(struct nl_object *o, const char *type) {
+    begin(o, type, ANSWER_ROOM);
 }
 
 void nl_object_str(struct nl_object *o, const char *key, struct nl_slice value) {
@@ -71,12 +89,8 @@ void nl_object_close(struct nl_object *o, char bracket) {
 }
 
 struct nl_line *nl_object_line(struct nl_object *o) {
-    struct nl_line *line;
-
     nl_buffer_append_byte(&o->out, '}');
-    line = nl_line_new(nl_slice(o->out.bytes, o->out.len));
-    nl_buffer_deinit(&o->out);
-    return line;
+    return nl_line_end(&o->out);
 }
 
 /* ---- errors ---- */
@@ -121,46 +135,48 @@ struct nl_line *nl_error_line(enum nl_error error, const char *request, const ch
 
 /* ---- what the broker sends, passed on ---- */
 
-/* A key of the broker's is data: it is escaped like any text. */
-static void pair_out(struct nl_object *o, struct nl_slice key, struct nl_slice value,
-                     struct nl_json_options options) {
-    struct nl_slice name;
-
-    if (!nl_raw_string(key, &name))
-        return;
-    key_out(o, NULL);
-    nl_json_string(&o->out, name);
-    nl_buffer_append_byte(&o->out, ':');
-    nl_json_from_msgpack(&o->out, value, options);
+/* JSON is longer than MessagePack, mostly by quotes and commas; this is enough for most frames. */
+static void begin_event(struct nl_object *o, const char *type, const struct nl_frame *frame) {
+    begin(o, type, frame->whole.len + frame->whole.len / 4 + 64);
 }
 
-static bool one_of(struct nl_slice key, const char *const *names) {
-    struct nl_slice name;
+/* The fields of a frame that are written by hand or not at all. */
+struct but {
+    struct nl_slice names[8]; /* up to the first empty one */
+};
 
-    if (!nl_raw_string(key, &name))
-        return false;
-    for (; *names != NULL; names++)
-        if (nl_slice_equal(name, nl_slice_str(*names)))
+#define NAME(text)                                                                                           \
+    { (const uint8_t *)(text), sizeof(text) - 1 }
+
+static bool named(const struct but *but, struct nl_slice name) {
+    for (const struct nl_slice *n = but->names; n->len > 0; n++)
+        if (nl_slice_equal(*n, name))
             return true;
     return false;
 }
 
-/* All fields of the frame but those named. */
-static void rest_out(struct nl_object *o, const struct nl_frame *frame, const char *const *but,
+/* All other fields. Their names are the broker's, that is data: they are escaped like any text. */
+static void rest_out(struct nl_object *o, const struct nl_frame *frame, const struct but *but,
                      struct nl_json_options options) {
+    struct nl_slice key, value, name;
     struct nl_raw_iter it;
-    struct nl_slice key, value;
 
     if (!nl_raw_map(frame->whole, &it))
         return;
-    while (nl_raw_next_pair(&it, &key, &value))
-        if (!one_of(key, but))
-            pair_out(o, key, value, options);
+    while (nl_raw_next_pair(&it, &key, &value)) {
+        if (!nl_raw_string(key, &name) || named(but, name))
+            continue;
+        comma_out(o);
+        nl_json_string(&o->out, name);
+        nl_buffer_append_byte(&o->out, ':');
+        nl_json_from_msgpack(&o->out, value, options);
+    }
 }
 
 struct nl_line *nl_broker_error_line(const struct nl_frame *frame, const char *request, const char *id,
                                      struct nl_slice topic, struct nl_slice msg_ref) {
-    static const char *const but[] = {"type", "msgRef", "topic", "request", "id", "error", "code", NULL};
+    static const struct but but = {{NAME("type"), NAME("msgRef"), NAME("topic"), NAME("request"), NAME("id"),
+                                    NAME("error"), NAME("code")}};
     struct nl_object o;
 
     begin_error(&o, request, id);
@@ -171,7 +187,7 @@ struct nl_line *nl_broker_error_line(const struct nl_frame *frame, const char *r
         nl_object_str(&o, "topic", topic);
     if (msg_ref.len > 0)
         nl_object_str(&o, "msgRef", msg_ref);
-    rest_out(&o, frame, but, (struct nl_json_options){0});
+    rest_out(&o, frame, &but, (struct nl_json_options){0});
     return nl_object_line(&o);
 }
 
@@ -183,28 +199,28 @@ static bool hidden_filter(const struct nl_frame *message) {
 }
 
 struct nl_line *nl_message_line(const struct nl_frame *message, struct nl_json_options options) {
-    static const char *const but[] = {"type", "topic", "data", NULL};
-    static const char *const but_filter[] = {"type", "topic", "data", "filter", NULL};
-    bool hidden = hidden_filter(message);
+    static const struct but told = {{NAME("type"), NAME("topic"), NAME("data")}};
+    static const struct but hidden = {{NAME("type"), NAME("topic"), NAME("data"), NAME("filter")}};
+    bool hides = hidden_filter(message);
     struct nl_object o;
 
-    nl_object_begin(&o, "message");
+    begin_event(&o, "message", message);
     if (NL_FRAME_HAS(message, topic))
         nl_object_str(&o, "topic", message->topic);
     if (NL_FRAME_HAS(message, data))
         nl_object_msgpack(&o, "data", message->data, options);
-    if (hidden)
+    if (hides)
         nl_object_bool(&o, "filterHidden", true);
-    rest_out(&o, message, hidden ? but_filter : but, options);
+    rest_out(&o, message, hides ? &hidden : &told, options);
     return nl_object_line(&o);
 }
 
 struct nl_line *nl_event_line(const struct nl_frame *frame, struct nl_json_options options) {
-    static const char *const but[] = {"type", NULL};
+    static const struct but type = {{NAME("type")}};
     struct nl_object o;
 
-    nl_object_begin(&o, nl_frame_type_name(frame->type));
-    rest_out(&o, frame, but, options);
+    begin_event(&o, nl_frame_type_name(frame->type), frame);
+    rest_out(&o, frame, &type, options);
     return nl_object_line(&o);
 }
 
@@ -212,7 +228,7 @@ struct nl_line *nl_local_message_line(struct nl_slice topic, struct nl_slice dat
                                       struct nl_slice from, struct nl_json_options options) {
     struct nl_object o;
 
-    nl_object_begin(&o, "message");
+    begin(&o, "message", data.len + data.len / 4 + ANSWER_ROOM);
     nl_object_str(&o, "topic", topic);
     nl_object_msgpack(&o, "data", data, options);
     nl_object_cstr(&o, "filter", filter_key);

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests: the table of fields, a reader for each kind of field, and the few rules that
+ * concern more than one of them. The first thing that is wrong is the one that is told.
+ */
 #include "protocol/request.h"
 
 #include <stdio.h>
@@ -114,13 +118,11 @@ static bool has_control(struct nl_slice s) {
 }
 
 static bool is_name(struct nl_slice s) {
-    for (size_t i = 0; i < s.len; i++) {
-        char c = (char)s.ptr[i];
-        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-              strchr("_:-", c)) ||
-            c == '\0')
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:-";
+
+    for (size_t i = 0; i < s.len; i++)
+        if (memchr(letters, s.ptr[i], sizeof(letters) - 1) == NULL)
             return false;
-    }
     return true;
 }
 
@@ -172,8 +174,12 @@ static enum nl_error read_qos(struct parse *p, const char *name, struct json_obj
 }
 
 static enum nl_error read_bool(struct parse *p, const char *name, struct json_object *value, bool *out) {
-    if (!json_object_is_type(value, json_type_boolean))
-        return bad_field(p, name, "this field is true or false");
+    char hint[64];
+
+    if (!json_object_is_type(value, json_type_boolean)) {
+        snprintf(hint, sizeof(hint), "%s is true or false", name);
+        return bad_field(p, name, hint);
+    }
     *out = json_object_get_boolean(value);
     return NL_OK;
 }
@@ -283,18 +289,22 @@ static enum nl_error read_id(struct parse *p) {
     return NL_OK;
 }
 
+/* Who has no type may have taken the socket for one of another protocol. */
 static enum nl_error no_type(struct parse *p) {
+    const char *hint = "every request has a \"type\"; see PROTOCOL.md for the request types";
+
     if (json_object_object_get_ex(p->request->object, "jsonrpc", NULL))
-        return refuse(p, NL_ERROR_MISSING_FIELD, "type",
-                      "this is not JSON-RPC: a request is {\"type\":...,\"id\":...}");
-    return refuse(p, NL_ERROR_MISSING_FIELD, "type", NULL);
+        hint = "this is not JSON-RPC: a request is {\"type\":...,\"id\":...}";
+    else if (json_object_object_get_ex(p->request->object, "op", NULL))
+        hint = "what to do is named by \"type\", not by \"op\"";
+    return refuse(p, NL_ERROR_MISSING_FIELD, "type", hint);
 }
 
-/* Names what was asked for, if it can be shown. */
+/* Names what was asked for, if it is short and plain enough to be shown. */
 static enum nl_error unknown_type(struct parse *p, struct nl_slice name) {
     char hint[sizeof(p->refusal->hint)];
 
-    if (name.len > 40 || !is_name(name))
+    if (name.len == 0 || name.len > 40 || !is_name(name))
         return refuse(p, NL_ERROR_UNKNOWN_TYPE, NULL, NULL);
     snprintf(hint, sizeof(hint), "there is no request \"%.*s\"; see PROTOCOL.md", (int)name.len,
              (const char *)name.ptr);
@@ -317,6 +327,13 @@ static enum nl_error read_type(struct parse *p) {
     return unknown_type(p, text_of(value));
 }
 
+static enum nl_error missing_field(struct parse *p, const char *field) {
+    char hint[sizeof(p->refusal->hint)];
+
+    snprintf(hint, sizeof(hint), "%s needs \"%s\"", nl_request_name(p->request->type), field);
+    return refuse(p, NL_ERROR_MISSING_FIELD, field, hint);
+}
+
 static enum nl_error read_fields(struct parse *p) {
     const struct request_kind *kind = &kinds[p->request->type];
 
@@ -330,7 +347,7 @@ static enum nl_error read_fields(struct parse *p) {
         if (there)
             error = f->read(p, f->name, value);
         else if (f->needed)
-            error = refuse(p, NL_ERROR_MISSING_FIELD, f->name, NULL);
+            error = missing_field(p, f->name);
         if (error != NL_OK)
             return error;
     }
@@ -400,14 +417,11 @@ static void note_topic(struct parse *p) {
 }
 
 static enum nl_error parse_object(struct parse *p) {
-    enum nl_error id_error = read_id(p);
-    enum nl_error error = read_type(p);
+    enum nl_error id_error = read_id(p); /* first, so that any refusal has the id */
+    enum nl_error error = read_type(p);  /* a wrong type is told rather than a wrong id */
 
-    /* An id that cannot be used is told only where the type can: else one line would have two errors. */
-    if (error == NL_OK && id_error != NL_OK) {
-        read_id(p);
-        return id_error;
-    }
+    if (error == NL_OK)
+        error = id_error;
     if (error == NL_OK)
         error = read_fields(p);
     if (error == NL_OK)
@@ -433,13 +447,19 @@ enum nl_error nl_request_parse(struct nl_slice line, unsigned max_depth, struct 
     refusal->id = out->id;
     out->id = NULL;
     nl_request_deinit(out);
+    *out = (struct nl_request){0};
     return error;
 }
 
-/* A token that was shown does not stay in freed memory. */
+/* A token that was shown, be the request refused or not, does not stay in freed memory. */
 static void wipe_token(struct nl_request *r) {
-    if (r->token.ptr != NULL)
-        explicit_bzero((void *)(uintptr_t)r->token.ptr, r->token.len);
+    struct json_object *token = NULL;
+
+    if (r->type != NL_REQUEST_AUTH)
+        return;
+    json_object_object_get_ex(r->object, "token", &token);
+    if (json_object_is_type(token, json_type_string))
+        explicit_bzero((void *)(uintptr_t)text_of(token).ptr, text_of(token).len);
 }
 
 void nl_request_deinit(struct nl_request *r) {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Topic names and patterns, level by level, without taking memory. */
 #include "protocol/topic.h"
 
 #define MIN_PARTS 3
