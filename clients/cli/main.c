@@ -36,13 +36,13 @@ static const struct nolag_verb *find(const char *name) {
 }
 
 static enum nolag_exit refuse(const char *name) {
-    const struct nolag_verb *const *best = verbs;
+    const struct nolag_verb *best = &nolag_verb_sub;
 
     for (const struct nolag_verb *const *v = verbs; *v; v++)
-        if (nolag_distance(name, (*v)->name) < nolag_distance(name, (*best)->name))
-            best = v;
-    if (nolag_distance(name, (*best)->name) <= 2)
-        nolag_say("there is no verb \"%s\"; did you mean %s?", name, (*best)->name);
+        if (nolag_distance(name, (*v)->name) < nolag_distance(name, best->name))
+            best = *v;
+    if (nolag_distance(name, best->name) <= 2)
+        nolag_say("there is no verb \"%s\"; did you mean %s?", name, best->name);
     else
         nolag_say("there is no verb \"%s\"; nolag --help lists them", name);
     return NOLAG_USAGE;

@@ -78,7 +78,7 @@ class Client:
         self.socket.sendall(data)
 
     def send(self, **fields: Any) -> None:
-        self.write(json.dumps(fields).encode() + b"\n")
+        self.write(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
 
     def read_line(self, limit: float = LIMIT) -> Optional[Json]:
         """The next line from the socket, or None at the end of the stream."""

@@ -168,6 +168,7 @@ def daemon(path):
 
 def environment(path):
     env = {k: v for k, v in os.environ.items() if k != "NOLAGD_SOCKET"}
+    env["UBSAN_OPTIONS"] = "halt_on_error=1:exitcode=98"
     if path is not None:
         env["NOLAGD_SOCKET"] = str(path)
     return env

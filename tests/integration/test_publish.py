@@ -237,9 +237,9 @@ def test_what_the_broker_ignores_is_told(kraken: Broker) -> None:
     with Daemon({"default": alice(kraken.url)}) as daemon:
         daemon.wait_status()
         with daemon.client() as client:
-            client.send(type="publish", topic=TOPIC, data={"$ext": [1, ""]}, id=1)
+            client.send(type="publish", topic=TOPIC, data={"$ext": [1, ""]}, id="lost")
             client.ok(type="publish", topic=TOPIC, data="later")
-            assert client.receive(id=1)["error"] == "broker_ignored"
+            assert client.receive(id="lost")["error"] == "broker_ignored"
 
 
 def test_a_v1_broker(kraken: Broker) -> None:
