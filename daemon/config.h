@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The configuration: nolagd.conf and the files *.conf of conf.d beside it (in the folder of FILE, by
- * name), read with inih into one struct. One table of keys (name, kind, range, default) drives the
- * parser, the defaults and --check-config; nothing about a key is written twice.
+ * name), read with inih into the settings of model/settings.h.
  *
  * Tokens are read from token_file at load time into heap memory that
  * nl_config_free() wipes. They are never printed.
@@ -10,75 +9,11 @@
 #ifndef NL_CONFIG_H
 #define NL_CONFIG_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
-
-enum nl_slow_consumer { NL_SLOW_DISCONNECT, NL_SLOW_DROP };
-enum nl_own_messages { NL_OWN_NEVER, NL_OWN_ECHO };
-enum nl_tristate { NL_AUTO, NL_YES, NL_NO };
-
-/* [daemon] */
-struct nl_daemon_config {
-    char *socket;                 /* path; "/run/nolagd.sock". Ignored under socket activation */
-    char *socket_group;           /* group name or NULL; chown of the socket when we make it */
-    uint32_t socket_mode;         /* octal; 0660 */
-    char *log_level;              /* "error", "warning", "notice", "info", "debug"; "info" */
-    char *default_session;        /* NULL: the session "default", or the only one */
-    uint64_t max_clients;         /* 1000 */
-    uint64_t max_clients_per_uid; /* 0 = as max_clients; so for all *_per_uid */
-    uint64_t max_subscriptions;         /* per client; 10000 */
-    uint64_t max_subscriptions_per_uid; /* 0 = no further bound */
-    uint64_t line_limit;          /* bytes; 2 MiB; 1 KiB to 16 MiB */
-    uint64_t depth_limit;         /* 64; 1 to 64 */
-    uint64_t client_output_limit; /* bytes; 8 MiB; at least 64 KiB */
-    uint64_t output_per_uid;      /* bytes of queued output per uid; 0 = no further bound */
-    enum nl_slow_consumer slow_consumer; /* disconnect */
-    bool allow_client_tokens;     /* yes */
-    uint64_t client_token_sessions_per_uid; /* 16 */
-    char *client_token_url;       /* url for sessions opened by token; the default session's url, or the vendor's */
-    uint64_t connect_rate;        /* connects per second over all sessions; 5; 0 = no limit */
-    uint64_t drain_timeout_ms;    /* 5 s */
-};
-
-/* [session NAME] */
-struct nl_session_config {
-    char *name;
-    char *url;        /* ws:// or wss://host[:port][/path]; "wss://broker.nolag.app/ws" */
-    char *token_file; /* path as configured; a bare name is looked for in $CREDENTIALS_DIRECTORY first */
-    char *token;      /* its content without trailing white space; owned; wiped on free */
-    char *ca_file;    /* PEM file that replaces the system's CAs; NULL = system CAs */
-    bool reconnect;                      /* yes */
-    uint64_t reconnect_interval_ms;      /* 1 s; at least 10 ms */
-    uint64_t reconnect_max_interval_ms;  /* 60 s */
-    uint64_t denied_interval_ms;         /* slow retry after access_denied, 4001, a bad certificate; 300 s */
-    uint64_t stable_after_ms;            /* 30 s */
-    uint64_t max_reconnect_attempts;     /* UINT64_MAX = "unlimited" (default); 0 = never */
-    uint64_t heartbeat_interval_ms;      /* 30 s; 0 = none (warned about) */
-    uint64_t heartbeat_timeout_ms;       /* 10 s */
-    uint64_t connect_timeout_ms;         /* per address; 5 s */
-    uint64_t auth_timeout_ms;            /* 10 s */
-    uint64_t request_timeout_ms;         /* control requests; 10 s */
-    uint64_t refused_interval_ms;        /* a refused subscription is tried again after; 60 s */
-    uint64_t qos;                        /* default for publish and subscribe; 1 */
-    enum nl_tristate filters_reported;   /* auto */
-    enum nl_own_messages own_messages;   /* never */
-    uint64_t publish_rate;               /* per second; 50; 0 = no limit */
-    uint64_t outbox_max_messages;        /* 10000 */
-    uint64_t outbox_max_bytes;           /* 64 MiB */
-    uint64_t ttl_ms;                     /* 60 s */
-};
-
-struct nl_config {
-    struct nl_daemon_config daemon;
-    struct nl_session_config *sessions;
-    size_t session_count;
-};
+#include "daemon/model/settings.h"
 
 /*
- * What is wrong, one line (with its '\n') per finding: "FILE:LINE: unknown key \"utl\" in [session x]; did you
- * mean \"url\"?". The caller frees it with free(). Collected, not stopped at the first.
+ * What is wrong, one line (with its '\n') per finding: "FILE:LINE: unknown key \"utl\" in [session x]; did
+ * you mean \"url\"?". The caller frees it with free(). Collected, not stopped at the first.
  */
 struct nl_config_report {
     char *errors;   /* NULL when there are none */
@@ -87,60 +22,10 @@ struct nl_config_report {
 
 /*
  * Reads path and its conf.d. Returns the configuration, for nl_config_free(), or NULL when the report holds
- * errors. Values: "10s", "250ms", "1m" for times (a bare number is seconds), "64KiB", "2MiB" or a bare number for sizes,
- * yes/no/true/false/on/off/1/0 for booleans. A token_file that others than its owner and group can read, that
- * is empty, or whose content is no token (control characters, over 4096 bytes) is an error.
+ * errors. Values: "10s", "250ms", "1m" for times (a bare number is seconds), "64KiB", "2MiB" or a bare number
+ * for sizes, yes/no/true/false/on/off/1/0 for booleans. A token_file that others than its owner and group can
+ * read, that is empty, or whose content is no token (control characters, over 4096 bytes) is an error.
  */
 struct nl_config *nl_config_load(const char *path, struct nl_config_report *report);
-struct nl_config *nl_config_free(struct nl_config *config); /* takes NULL; returns NULL */
-
-/* The session of that name, or NULL. */
-const struct nl_session_config *nl_config_session(const struct nl_config *config, const char *name);
-
-/* The session of clients without auth: default_session, else the one named "default", else the only one; or NULL. */
-const struct nl_session_config *nl_config_default_session(const struct nl_config *config);
-
-/* The defaults of [session], with no name and no token, for sessions opened by token. The caller frees with nl_session_config_free(). */
-struct nl_session_config *nl_session_config_new(void);
-struct nl_session_config *nl_session_config_free(struct nl_session_config *config);
-
-/*
- * The table of keys: what the parser, --check-config, --dump-config and the documentation know about them.
- */
-enum nl_config_kind {
-    NL_CONFIG_TEXT,   /* char *, as all up to WORD; max is its length */
-    NL_CONFIG_NAME,   /* char *; a session's name: 1 to 64 of [a-zA-Z0-9_.-] */
-    NL_CONFIG_PATH,   /* char * */
-    NL_CONFIG_URL,    /* char *; see nl_url_parse() */
-    NL_CONFIG_WORD,   /* char *; one of choices */
-    NL_CONFIG_CHOICE, /* an enum; its value is the index in choices */
-    NL_CONFIG_BOOL,   /* bool */
-    NL_CONFIG_COUNT,  /* uint64_t */
-    NL_CONFIG_LIMIT,  /* uint64_t; also "unlimited", UINT64_MAX */
-    NL_CONFIG_TIME,   /* uint64_t, ms */
-    NL_CONFIG_SIZE,   /* uint64_t, bytes */
-    NL_CONFIG_MODE,   /* uint32_t, octal */
-};
-
-struct nl_config_key {
-    const char *section; /* "daemon" or "session" */
-    const char *name;
-    enum nl_config_kind kind;
-    size_t offset;        /* in struct nl_daemon_config or nl_session_config */
-    const char *fallback; /* the default, as one would write it; NULL: unset, which an empty value says too */
-    uint64_t min, max;    /* in the unit of the field */
-    const char *const *choices; /* ends with NULL */
-    const char *help;           /* one line */
-};
-
-/* All keys, by section, in the order of their documentation. */
-const struct nl_config_key *nl_config_keys(size_t *count);
-
-/*
- * Splits a url into parts for a link. Returns false, with both strings NULL, when it is not ws:// or wss:// with a
- * host, or has user information or a fragment. host has no brackets for IPv6 literals; path
- * includes the query and is at least "/". Both strings are for free().
- */
-bool nl_url_parse(const char *url, bool *tls, char **host, uint16_t *port, char **path);
 
 #endif

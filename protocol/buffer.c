@@ -2,6 +2,8 @@
 /* A growable byte buffer. It at least doubles when it grows, so appending is linear over all. */
 #include "protocol/buffer.h"
 
+#include <stdio.h>
+
 #include <stdlib.h>
 
 #include "protocol/alloc.h"
@@ -38,4 +40,34 @@ uint8_t *nl_buffer_take(struct nl_buffer *b, size_t *len) {
     *len = b->len;
     nl_buffer_init(b);
     return bytes;
+}
+
+void nl_buffer_formatv(struct nl_buffer *b, const char *format, va_list args) {
+    va_list again;
+    int len;
+
+    va_copy(again, args);
+    len = vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    if (len < 0)
+        return;
+    vsnprintf((char *)nl_buffer_reserve(b, (size_t)len + 1), (size_t)len + 1, format, args);
+    b->len += (size_t)len;
+}
+
+void nl_buffer_format(struct nl_buffer *b, const char *format, ...) {
+    va_list args;
+
+    va_start(args, format);
+    nl_buffer_formatv(b, format, args);
+    va_end(args);
+}
+
+char *nl_buffer_take_text(struct nl_buffer *b) {
+    if (b->len == 0) {
+        nl_buffer_deinit(b);
+        return NULL;
+    }
+    nl_buffer_append_byte(b, '\0');
+    return (char *)nl_buffer_take(b, &(size_t){0});
 }

@@ -6,6 +6,7 @@
 #ifndef NL_PROTOCOL_BUFFER_H
 #define NL_PROTOCOL_BUFFER_H
 
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -26,7 +27,9 @@ void nl_buffer_init(struct nl_buffer *b);
 void nl_buffer_deinit(struct nl_buffer *b);
 
 /* Empties the buffer and keeps its memory. */
-static inline void nl_buffer_clear(struct nl_buffer *b) { b->len = 0; }
+static inline void nl_buffer_clear(struct nl_buffer *b) {
+    b->len = 0;
+}
 
 /* Takes more memory: the part of nl_buffer_reserve() that is seldom needed. */
 void nl_buffer_grow(struct nl_buffer *b, size_t extra);
@@ -51,6 +54,14 @@ static inline void nl_buffer_append_byte(struct nl_buffer *b, uint8_t byte) {
 }
 
 void nl_buffer_append_str(struct nl_buffer *b, const char *s); /* without its NUL */
+
+/* Appends text as printf() writes it. */
+void nl_buffer_format(struct nl_buffer *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void nl_buffer_formatv(struct nl_buffer *b, const char *format, va_list args)
+    __attribute__((format(printf, 2, 0)));
+
+/* Gives the bytes away as text, NUL-terminated, for free(); NULL when there are none. */
+char *nl_buffer_take_text(struct nl_buffer *b);
 
 /* Gives the bytes away: the caller frees them with free(); the buffer is as after init. */
 uint8_t *nl_buffer_take(struct nl_buffer *b, size_t *len);

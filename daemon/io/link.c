@@ -19,7 +19,7 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "daemon/config.h"
+#include "daemon/util/url.h"
 #include "daemon/io/resolver.h"
 #include "protocol/alloc.h"
 

@@ -11,7 +11,7 @@
 #include <sys/types.h>
 #include <uv.h>
 
-#include "daemon/config.h"
+#include "daemon/model/settings.h"
 
 struct nl_listener {
     uv_pipe_t pipe;

@@ -9,7 +9,7 @@
 
 #include <uv.h>
 
-#include "daemon/config.h"
+#include "daemon/model/settings.h"
 #include "daemon/io/client.h"
 #include "daemon/io/link.h"
 #include "daemon/io/listener.h"

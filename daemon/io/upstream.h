@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <uv.h>
 
-#include "daemon/config.h"
+#include "daemon/model/settings.h"
 #include "daemon/io/link.h"
 #include "daemon/model/session.h"
 #include "daemon/util/quota.h"

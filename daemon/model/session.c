@@ -10,6 +10,7 @@
 #include "daemon/model/fanout.h"
 #include "daemon/model/outbox.h"
 #include "daemon/model/subscriptions.h"
+#include "daemon/util/url.h"
 #include "protocol/alloc.h"
 
 /* What the broker takes of one payload until it says otherwise (BROKER.md, "Transport"). */

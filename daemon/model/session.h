@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/config.h"
+#include "daemon/model/settings.h"
 #include "daemon/model/peer.h"
 #include "protocol/line.h"
 #include "protocol/object.h"

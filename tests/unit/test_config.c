@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "daemon/config.h"
+#include "daemon/util/url.h"
 
 /* A session that needs nothing more; keys that follow it begin in line 3. */
 #define SESSION "[session x]\ntoken_file = ./token\n"
