@@ -190,6 +190,7 @@ int nl_server_start(struct nl_server *s, uv_loop_t *loop, const struct nl_config
         return error;
     }
     nl_bucket_init(&s->connects, config->daemon.connect_rate, CONNECT_BURST, nl_server_now(s));
+    nl_bucket_init(&s->token_connects, config->daemon.connect_rate, CONNECT_BURST, nl_server_now(s));
     start_timers(s);
     for (size_t i = 0; i < config->session_count; i++)
         nl_upstream_new(s, &config->sessions[i]);

@@ -27,16 +27,17 @@ struct nl_server {
     struct nl_link_context *links;
     uint64_t max_clients; /* by configuration and by the file limit */
     uint64_t client_count;
-    uint64_t client_number;        /* of the last one */
-    struct nl_client *clients;     /* linked by prev, next */
-    struct nl_client *dirty;       /* linked by dirty_prev, dirty_next */
-    struct nl_client *watched;     /* linked by watch_prev, watch_next */
-    struct nl_upstream *upstreams; /* linked by prev, next */
-    struct nl_upstream *busy;      /* those with something to do this turn, by dirty_prev, dirty_next */
-    struct nl_bucket connects;     /* over all sessions */
-    uv_prepare_t turn;             /* the end of each loop turn */
-    uv_idle_t again;               /* active when there is more to do than the last turn did */
-    uv_timer_t tick;               /* suspend detection, half closed clients, watchdog status */
+    uint64_t client_number;          /* of the last one */
+    struct nl_client *clients;       /* linked by prev, next */
+    struct nl_client *dirty;         /* linked by dirty_prev, dirty_next */
+    struct nl_client *watched;       /* linked by watch_prev, watch_next */
+    struct nl_upstream *upstreams;   /* linked by prev, next */
+    struct nl_upstream *busy;        /* those with something to do this turn, by dirty_prev, dirty_next */
+    struct nl_bucket connects;       /* over all configured sessions */
+    struct nl_bucket token_connects; /* over all sessions opened by token */
+    uv_prepare_t turn;               /* the end of each loop turn */
+    uv_idle_t again;                 /* active when there is more to do than the last turn did */
+    uv_timer_t tick;                 /* suspend detection, half closed clients, watchdog status */
     uv_timer_t watchdog;
     uv_timer_t drain;
     uint64_t sleep_ms; /* boot time minus monotonic time, as last seen */

@@ -107,7 +107,8 @@ static bool op_send(void *ctx, struct nl_slice frame) {
 static uint64_t op_connect_delay(void *ctx, uint64_t now_ms) {
     struct nl_upstream *u = ctx;
 
-    return nl_bucket_take(&u->server->connects, now_ms);
+    /* Tokens that are tried out take nothing from the configured sessions. */
+    return nl_bucket_take(u->owned == NULL ? &u->server->connects : &u->server->token_connects, now_ms);
 }
 
 static void op_answer(void *ctx, struct nl_peer *peer, struct nl_line *line) {
@@ -261,6 +262,11 @@ static struct nl_upstream *open_by_token(struct nl_server *server, struct nl_sli
         *hint = "allow_client_tokens is off; use a configured session";
         return NULL;
     }
+    if (user->guess_after_ms > nl_server_now(server)) {
+        *error = NL_ERROR_LIMIT_REACHED;
+        *hint = "a token shown by this user was denied; wait before showing another one";
+        return NULL;
+    }
     if (!nl_quota_take(&user->token_sessions, 1, config->client_token_sessions_per_uid)) {
         *error = NL_ERROR_LIMIT_REACHED;
         *hint = "this user has as many sessions by token as it may";
@@ -334,11 +340,15 @@ static void settle_waiting(struct nl_upstream *u) {
 
 static void review(struct nl_upstream *u) {
     const struct nl_ending *ending = nl_session_ending(u->session);
+    bool denied;
 
     u->review = false;
     if (u->owned == NULL || nl_upstream_starting(u))
         return;
-    if (ending->reason == NL_REASON_ACCESS_DENIED && !nl_session_up(u->session))
+    denied = ending->reason == NL_REASON_ACCESS_DENIED && !nl_session_up(u->session);
+    if (denied || nl_session_up(u->session))
+        nl_quota_guessed(u->opener, !denied, nl_server_now(u->server));
+    if (denied)
         deny_all(u);
     else
         settle_waiting(u);

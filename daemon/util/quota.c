@@ -10,8 +10,18 @@ void nl_quotas_init(struct nl_quotas *q) {
     q->by_uid = NULL;
 }
 
+static void quota_free(struct nl_quotas *q, struct nl_uid_quota *u) {
+    HASH_DELETE(hh, q->by_uid, u);
+    free(u);
+}
+
 void nl_quotas_deinit(struct nl_quotas *q) {
-    assert(q->by_uid == NULL);
+    struct nl_uid_quota *u, *tmp;
+
+    HASH_ITER(hh, q->by_uid, u, tmp) {
+        assert(u->refs == 0);
+        quota_free(q, u);
+    }
 }
 
 struct nl_uid_quota *nl_quota_ref(struct nl_quotas *q, uid_t uid) {
@@ -32,8 +42,8 @@ struct nl_uid_quota *nl_quota_unref(struct nl_uid_quota *u) {
     if (u == NULL || --u->refs > 0)
         return NULL;
     assert(u->clients == 0 && u->subscriptions == 0 && u->token_sessions == 0 && u->output_bytes == 0);
-    HASH_DELETE(hh, u->owner->by_uid, u);
-    free(u);
+    if (u->guesses == 0)
+        quota_free(u->owner, u);
     return NULL;
 }
 
@@ -47,4 +57,18 @@ bool nl_quota_take(uint64_t *used, uint64_t n, uint64_t limit) {
 void nl_quota_give(uint64_t *used, uint64_t n) {
     assert(*used >= n);
     *used -= n;
+}
+
+void nl_quota_guessed(struct nl_uid_quota *u, bool good, uint64_t now_ms) {
+    uint64_t wait = NL_GUESS_MIN_MS;
+
+    if (good) {
+        u->guesses = 0;
+        u->guess_after_ms = 0;
+        return;
+    }
+    for (uint32_t i = 0; i < u->guesses && wait < NL_GUESS_MAX_MS; i++)
+        wait *= 2;
+    u->guesses += u->guesses < UINT32_MAX;
+    u->guess_after_ms = now_ms + (wait < NL_GUESS_MAX_MS ? wait : NL_GUESS_MAX_MS);
 }

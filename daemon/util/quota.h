@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What each uid uses of this daemon: the accounting behind every limit per user. An entry
- * lives as long as somebody holds a reference to it.
+ * lives as long as somebody holds a reference to it, or remembers guesses: else who guesses tokens would only
+ * have to connect anew.
  */
 #ifndef NL_UTIL_QUOTA_H
 #define NL_UTIL_QUOTA_H
@@ -18,6 +19,8 @@ struct nl_uid_quota {
     uint64_t subscriptions;  /* topics, summed over its clients */
     uint64_t token_sessions; /* sessions opened by showing a token */
     uint64_t output_bytes;   /* queued for its clients */
+    uint32_t guesses;        /* tokens shown that the broker denied, since the last good one */
+    uint64_t guess_after_ms; /* until then no other token is tried for it */
     struct nl_quotas *owner;
     UT_hash_handle hh; /* in nl_quotas.by_uid */
 };
@@ -39,5 +42,13 @@ struct nl_uid_quota *nl_quota_unref(struct nl_uid_quota *u); /* takes NULL; retu
  */
 bool nl_quota_take(uint64_t *used, uint64_t n, uint64_t limit);
 void nl_quota_give(uint64_t *used, uint64_t n);
+
+/*
+ * The broker denied, or took, a token that was tried for this user. Each denial doubles the time
+ * until another one is tried, from NL_GUESS_MIN_MS to NL_GUESS_MAX_MS; a good token forgets them.
+ */
+#define NL_GUESS_MIN_MS 250
+#define NL_GUESS_MAX_MS 60000
+void nl_quota_guessed(struct nl_uid_quota *u, bool good, uint64_t now_ms);
 
 #endif

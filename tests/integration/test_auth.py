@@ -183,3 +183,20 @@ def test_no_core_file(daemon: Daemon) -> None:
     assert Path(f"/proc/{daemon.process.pid}").stat().st_uid == 0
     status = Path(f"/proc/{daemon.process.pid}/status").read_text()
     assert "CoreDumping:\t0" in status
+
+
+def test_guesses_are_slowed_down(broker: Broker) -> None:
+    """Also over many connections; who shows a good token later is not held back for ever."""
+    def show(token: str) -> str:
+        with daemon.client() as client:
+            answer = client.request(type="auth", token=token)
+            return "good" if answer["success"] else answer["error"]
+
+    with Daemon({"default": alice(broker.url)}) as daemon:
+        daemon.wait_status()
+        outcomes = [show(f"guess-{n}") for n in range(50)]
+        assert outcomes[0] == "access_denied" and outcomes[1] == "limit_reached"
+        assert outcomes.count("access_denied") < 10
+        assert show("tok-alice") == "good", "a configured session's token is not a guess"
+        wait_until(lambda: show("tok-bob") == "good", "the time is over")
+        assert show("guess-again") == "access_denied"
