@@ -271,8 +271,11 @@ static void on_deadline(struct publisher *p) {
 static void on_end(struct publisher *p) {
     if (is_finished(p))
         return;
-    nolag_say("nolagd closed the connection; what became of the last %llu messages is not known",
-              (unsigned long long)(p->sent - p->answered));
+    if (p->sent > p->answered)
+        nolag_say("nolagd closed the connection; what became of the last %llu messages is not known",
+                  (unsigned long long)(p->sent - p->answered));
+    else
+        nolag_say("nolagd closed the connection before the end of the input");
     fail(p, NOLAG_NO_DAEMON);
     p->over = true;
 }

@@ -74,7 +74,6 @@ static void send_requests(struct subscriber *s) {
     nolag_connection_send_bytes(&s->c, nl_slice(requests.bytes, requests.len));
     nl_buffer_deinit(&requests);
     nolag_connection_flush(&s->c);
-    s->answers = 0;
     s->answers_by = nolag_after(NOLAG_ANSWER_SECONDS);
 }
 
@@ -222,6 +221,7 @@ static void converse(struct subscriber *s, bool quiet) {
     int64_t deadline = nolag_after(NOLAG_ANSWER_SECONDS);
 
     s->over = false;
+    s->answers = 0;
     if (s->deadline < deadline)
         deadline = s->deadline;
     code = nolag_connection_open(&s->c, nolag_socket_path(s->o->socket), deadline, quiet);

@@ -674,6 +674,42 @@ def test_lines_wait_for_their_input_longer_than_for_an_answer(daemon, path):
     assert finish(process) == (0, b"", b"")
 
 
+def test_the_wait_for_an_answer_begins_with_the_question(daemon, path):
+    process = start(path, "pub", "-t", TOPIC, "-l", "-W", "1", stdin=subprocess.PIPE)
+    for i in range(2):
+        process.stdin.write(b"line\n")
+        process.stdin.flush()
+        daemon.wait_for(i + 1)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.1 - i)
+    assert finish(process)[0] == 0 and len(daemon.lines) == 2, "it asked why there is no answer"
+
+
+@pytest.mark.parametrize("args", [["raw"], ["pub", "-t", TOPIC, "-l"]])
+def test_a_daemon_that_does_not_read(path, args):
+    """What it does not take is left with whoever writes it, not piled up."""
+    with Daemon(path, lambda peer: peer.daemon.closing.wait()):
+        process = start(path, *args, stdin=subprocess.PIPE)
+        os.set_blocking(process.stdin.fileno(), False)
+        taken, block = 0, b"x" * 99_999 + b"\n"
+        while taken < 16 << 20 and select.select([], [process.stdin], [], 0.3)[1]:
+            taken += os.write(process.stdin.fileno(), block[taken % len(block):])
+        process.kill()
+        finish(process)
+    assert 1 << 20 <= taken < 4 << 20
+
+
+def test_the_last_words_of_a_daemon_that_stopped_reading(path, tmp_path):
+    """Writing fails then, which must neither kill the command nor keep it from reading."""
+    def script(peer):
+        peer.sock.shutdown(socket.SHUT_RD)
+        peer.is_quiet(0.1)
+        peer.send(error("too_many_clients"))
+    (tmp_path / "big").write_bytes(b"x" * 1_000_000)
+    _, result = with_script(path, script, "pub", "-t", TOPIC, "-f", str(tmp_path / "big"))
+    assert result.returncode == 6 and b"too_many_clients" in result.stderr
+
+
 def test_lines_of_which_some_fail(path):
     def script(peer):
         for request in peer:
@@ -705,6 +741,13 @@ def test_daemon_that_dies_on_the_way(path):
             peer.send(answer(request))
     _, result = with_script(path, script, "pub", "-t", TOPIC, "-l", stdin=b"x\n" * 1000)
     assert result.returncode == 3 and re.search(rb"the last \d+ messages is not known", result.stderr)
+
+
+def test_daemon_that_dies_while_there_is_nothing_to_publish(path):
+    with Daemon(path, lambda peer: None):
+        process = start(path, "pub", "-t", TOPIC, "-l", stdin=subprocess.PIPE)
+        assert process.wait(PATIENCE) == 3
+        assert b"before the end of the input" in finish(process)[2]
 
 
 @pytest.mark.parametrize("name, code", [
@@ -925,6 +968,16 @@ def test_head_goes_away(path, more, ignored):
     assert result.stdout == b"first\n141\n" and result.stderr == b""
 
 
+@pytest.mark.parametrize("verb", ["ping", "--help"])
+def test_nobody_reads_the_output(daemon, path, verb):
+    """Where SIGPIPE is ignored, as Python does: a message about a broken pipe would be noise."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = start(path, verb, stdout=writing, restore_signals=False)
+    os.close(writing)
+    assert finish(process)[::2] == (-signal.SIGPIPE, b"")
+
+
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted(path, which):
     with Daemon(path, sending(message("x"))):
@@ -997,6 +1050,16 @@ def test_retry(path):
             d.wait_for(2)
     code, out, err = finish(process)
     assert code == 0 and out == b"" and b"cannot connect" in err
+
+
+def test_retry_slows_down(path):
+    """After a connection that worked, too."""
+    def script(peer):
+        peer.daemon.connections = getattr(peer.daemon, "connections", 0) + 1
+        if peer.daemon.connections == 1:
+            peer.send(answer(next(iter(peer))))
+    d, result = with_script(path, script, "sub", "-t", TOPIC, "--retry", "-W", "1.4")
+    assert result.returncode == 27 and 2 <= d.connections <= 6, "ten times a second"
 
 
 def test_retry_ends_with_the_timeout(path):
