@@ -144,7 +144,8 @@ static void split(struct nl_buffer *out, struct nl_slice text, size_t max_line) 
     for (size_t i = 0; i <= text.len; i++) {
         if (i < text.len && text.ptr[i] != '\n')
             continue;
-        split_one(out, nl_slice(text.ptr + begin, i - begin), begin == 0, max_line);
+        if (i > begin)
+            split_one(out, nl_slice(text.ptr + begin, i - begin), begin == 0, max_line);
         begin = i + 1;
     }
 }
