@@ -359,6 +359,22 @@ static void feed(struct nl_client *c, struct nl_slice bytes) {
         nl_line_reader_finish(&c->reader, limit, &sink);
 }
 
+/* After an end of file libuv tells nothing more: whether a quiet client has gone fully must be asked for. */
+static bool gone(const struct nl_client *c) {
+    struct pollfd p = {.events = 0};
+    uv_os_fd_t fd;
+
+    if (uv_fileno((const uv_handle_t *)&c->pipe, &fd) < 0)
+        return true;
+    p.fd = fd;
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+/*
+ * A client that only closed its sending side waits for what it asked, and may go on receiving; one that is
+ * gone fully holds nothing any more. The end of the stream looks the same, so it is asked for here; later
+ * only look_after() would find out.
+ */
 static void on_eof(struct nl_client *c) {
     stop_reading(c);
     watch(c);
@@ -366,6 +382,8 @@ static void on_eof(struct nl_client *c) {
     if (!c->auth_waits)
         feed(c, nl_slice(NULL, 0));
     mark_dirty(c);
+    if (!c->auth_waits && gone(c))
+        nl_client_close(c, "gone");
 }
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer) {
@@ -409,21 +427,10 @@ void nl_client_resume(struct nl_client *c) {
     mark_dirty(c);
 }
 
-/* After an end of file libuv tells nothing more: whether a quiet client has gone fully must be asked for. */
-static bool gone(const struct nl_client *c) {
-    struct pollfd p = {.events = 0};
-    uv_os_fd_t fd;
-
-    if (uv_fileno((const uv_handle_t *)&c->pipe, &fd) < 0)
-        return true;
-    p.fd = fd;
-    return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
-}
-
 void nl_client_look_after(struct nl_client *c, uint64_t now_ms) {
     if (c->condemned && c->linger_until_ms <= now_ms)
         nl_client_close(c, "condemned and did not read");
-    else if (c->half_closed && gone(c))
+    else if (c->half_closed && !c->auth_waits && gone(c))
         nl_client_close(c, "gone");
 }
 

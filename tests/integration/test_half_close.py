@@ -6,7 +6,7 @@ from typing import Callable
 
 import wsclient
 from control import Broker
-from harness import Client, Daemon, wait_until
+from harness import Client, Daemon, alice, wait_until
 
 TOPIC = "demo/ops/events"
 
@@ -74,3 +74,21 @@ def test_the_documented_pipe(broker: Broker, daemon: Daemon) -> None:
     out = socat(daemon, "-t5", text=text)
     jq = subprocess.run(["jq", "-r", ".type"], input=out, text=True, capture_output=True, check=True)
     assert jq.stdout == "published\n"
+
+
+def test_a_client_that_is_gone_fully_is_gone_at_once(kraken: Broker) -> None:
+    """Its filters must not stand in the way of the next client's wish."""
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        for _ in range(10):
+            with daemon.client() as filtered:
+                filtered.ok(type="subscribe", topic=TOPIC, filters=["a"])
+            with daemon.client() as everything:
+                everything.ok(type="subscribe", topic=TOPIC)
+
+
+def test_publishes_of_a_client_that_is_gone_are_sent(broker: Broker, daemon: Daemon) -> None:
+    with daemon.client() as client:
+        client.write(b"".join(b'{"type":"publish","topic":"demo/ops/events","data":%d}\n' % n for n in range(5)))
+    broker.wait_for(what="accepts", count=5)
+    assert [entry["data"] for entry in broker.accepts()] == list(range(5))
