@@ -15,7 +15,7 @@
 #define MAX_FRAME (16 * 1024 * 1024) /* from the broker; its own limit is 1 MiB */
 #define MAX_QUEUED (4 * 1024 * 1024) /* bytes on their way to the broker */
 #define RESOLVE_TIMEOUT_MS 10000
-#define FAILURE_LOG_MS 60000 /* failures of one kind are told once, then summed up a minute */
+#define FAILURE_LOG_MS 60000 /* in which each reason of a failure is logged once */
 
 /* ---- what the session asks for ---- */
 
@@ -138,7 +138,7 @@ static int64_t op_unix_time(void *ctx) {
     return (int64_t)time(NULL);
 }
 
-/* ---- the log: each transition once, failures that repeat once a minute ---- */
+/* ---- the log: each transition once; failures that repeat are summed up, each reason once a minute ---- */
 
 static void name_of(const struct nl_upstream *u, char *out, size_t size) {
     const char *name = nl_session_name(u->session);
@@ -149,17 +149,34 @@ static void name_of(const struct nl_upstream *u, char *out, size_t size) {
         snprintf(out, size, "session of a token, number %llu", (unsigned long long)u->number);
 }
 
-static void log_failure(struct nl_upstream *u, const char *name, const struct nl_ending *ending) {
+/* Has this reason been logged in this minute? A minute begins with the first failure. */
+static bool logged_lately(struct nl_upstream *u, enum nl_reason reason) {
     uint64_t now = nl_server_now(u->server);
 
-    if (u->failures_logged_ms != 0 && now - u->failures_logged_ms < FAILURE_LOG_MS) {
+    if (u->reasons_logged == 0 || now - u->failures_since_ms >= FAILURE_LOG_MS) {
+        u->failures_since_ms = now;
+        u->reasons_logged = 0;
+    }
+    return u->reasons_logged & (1u << reason);
+}
+
+static void log_failure(struct nl_upstream *u, const char *name, const struct nl_ending *ending,
+                        bool for_good) {
+    char code[32] = "", more[64] = "";
+
+    if (logged_lately(u, ending->reason) && !for_good) {
         u->failures_unlogged++;
         return;
     }
-    u->failures_logged_ms = now;
-    nl_log_warning("%s: not connected: %s%s%s, close code %d, %llu more failures since the last such line",
-                   name, nl_reason_name(ending->reason), ending->detail[0] == '\0' ? "" : ": ",
-                   ending->detail, ending->close_code, (unsigned long long)u->failures_unlogged);
+    u->reasons_logged |= 1u << ending->reason;
+    if (ending->close_code != 0)
+        snprintf(code, sizeof(code), ", close code %d", ending->close_code);
+    if (u->failures_unlogged != 0)
+        snprintf(more, sizeof(more), "; %llu failures since the last such line",
+                 (unsigned long long)u->failures_unlogged);
+    nl_log_warning("%s: %s: %s%s%s%s%s", name, for_good ? "disconnected for good" : "not connected",
+                   nl_reason_name(ending->reason), ending->detail[0] == '\0' ? "" : ": ", ending->detail, code,
+                   more);
     u->failures_unlogged = 0;
 }
 
@@ -172,10 +189,10 @@ static void op_changed(void *ctx, enum nl_session_state from, enum nl_session_st
     name_of(u, name, sizeof(name));
     if (to == NL_SESSION_LIVE) {
         nl_log_notice("%s: connected", name);
-        u->failures_logged_ms = 0;
+        u->reasons_logged = 0;
         u->failures_unlogged = 0;
     } else if (ending != NULL && ending->reason != NL_REASON_STOPPED) {
-        log_failure(u, name, ending);
+        log_failure(u, name, ending, to == NL_SESSION_STOPPED);
     }
     nl_log_debug("%s: %s -> %s", name, nl_session_state_name(from), nl_session_state_name(to));
 }

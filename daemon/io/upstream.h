@@ -29,7 +29,8 @@ struct nl_upstream {
     bool dirty;                      /* on the server's list: the session has something to do this turn */
     bool review;                     /* its state changed: clients may wait for that */
     bool closing;
-    uint64_t failures_logged_ms; /* when a failed attempt was last logged */
+    uint64_t failures_since_ms;  /* when the first failure of this minute was logged */
+    uint32_t reasons_logged;     /* bit NL_REASON_x for each that was, since then; 0 = none */
     uint64_t failures_unlogged;
     struct nl_upstream *prev, *next;             /* in nl_server.upstreams */
     struct nl_upstream *dirty_prev, *dirty_next; /* in nl_server.busy */

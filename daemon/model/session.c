@@ -456,10 +456,11 @@ static void connect_now(struct nl_session *s) {
     s->ops.connect(s->ops.ctx);
 }
 
+/* The first attempt ever is no retry; after the link was live, each one is. */
 static bool attempts_used_up(const struct nl_session *s) {
-    return s->stopping || !s->config->reconnect || s->config->max_reconnect_attempts == 0 ||
-           (s->config->max_reconnect_attempts != UINT64_MAX &&
-            s->stats.attempts > s->config->max_reconnect_attempts);
+    uint64_t retries = s->was_live ? s->stats.attempts : s->stats.attempts - 1;
+
+    return s->stopping || !s->config->reconnect || retries >= s->config->max_reconnect_attempts;
 }
 
 static uint64_t retry_delay(struct nl_session *s, const struct nl_ending *ending) {
