@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# shellcheck shell=sh
+# shellcheck shell=sh disable=SC2034 # the lists are for the scripts that read this file
 # For run.sh and quickstart.sh, which read it with ".": installs the Debian packages that are missing. Says what it does.
 
 NL_BUILD_PACKAGES="gcc libc6-dev meson ninja-build pkg-config libuv1-dev libwebsockets-dev libwebsockets-evlib-uv
@@ -24,6 +24,7 @@ nl_install() {
     if [ "$(id -u)" != 0 ]; then
         sudo=sudo
     fi
+    # shellcheck disable=SC2086 # a list of words
     echo "installing:" $missing
     $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq update
     # shellcheck disable=SC2086 # a list of words
