@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Base64 as RFC 4648 section 4 has it, with padding. Used inside protocol/ only. */
+/* Base64 as RFC 4648 section 4 has it, with padding. */
 #ifndef NL_PROTOCOL_BASE64_H
 #define NL_PROTOCOL_BASE64_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A 64-bit hash of bytes, fast for the short strings that keys are. Not cryptographic:
- * who knows the seed can make collisions. Used inside protocol/ only.
+ * who knows the seed can make collisions.
  */
 #ifndef NL_PROTOCOL_HASH_H
 #define NL_PROTOCOL_HASH_H

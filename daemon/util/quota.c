@@ -67,8 +67,10 @@ void nl_quota_guessed(struct nl_uid_quota *u, bool good, uint64_t now_ms) {
         u->guess_after_ms = 0;
         return;
     }
-    for (uint32_t i = 0; i < u->guesses && wait < NL_GUESS_MAX_MS; i++)
-        wait *= 2;
     u->guesses += u->guesses < UINT32_MAX;
+    if (u->guesses <= NL_GUESSES_FREE)
+        return;
+    for (uint32_t i = NL_GUESSES_FREE + 1; i < u->guesses && wait < NL_GUESS_MAX_MS; i++)
+        wait *= 2;
     u->guess_after_ms = now_ms + (wait < NL_GUESS_MAX_MS ? wait : NL_GUESS_MAX_MS);
 }

@@ -44,9 +44,11 @@ bool nl_quota_take(uint64_t *used, uint64_t n, uint64_t limit);
 void nl_quota_give(uint64_t *used, uint64_t n);
 
 /*
- * The broker denied, or took, a token that was tried for this user. Each denial doubles the time
- * until another one is tried, from NL_GUESS_MIN_MS to NL_GUESS_MAX_MS; a good token forgets them.
+ * The broker denied, or took, a token that was tried for this user. The first NL_GUESSES_FREE denials cost
+ * nothing (people mistype); from then on each doubles the time until another token is tried, from
+ * NL_GUESS_MIN_MS to NL_GUESS_MAX_MS. A good token forgets them.
  */
+#define NL_GUESSES_FREE 4
 #define NL_GUESS_MIN_MS 250
 #define NL_GUESS_MAX_MS 60000
 void nl_quota_guessed(struct nl_uid_quota *u, bool good, uint64_t now_ms);

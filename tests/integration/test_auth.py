@@ -195,8 +195,8 @@ def test_guesses_are_slowed_down(broker: Broker) -> None:
     with Daemon({"default": alice(broker.url)}) as daemon:
         daemon.wait_status()
         outcomes = [show(f"guess-{n}") for n in range(50)]
-        assert outcomes[0] == "access_denied" and outcomes[1] == "limit_reached"
-        assert outcomes.count("access_denied") < 10
+        assert outcomes[:2] == ["access_denied"] * 2 and outcomes[-1] == "limit_reached"
+        assert outcomes.count("access_denied") < 12
         assert show("tok-alice") == "good", "a configured session's token is not a guess"
         wait_until(lambda: show("tok-bob") == "good", "the time is over")
         assert show("guess-again") == "access_denied"
