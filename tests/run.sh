@@ -66,10 +66,10 @@ step "packages"
 nl_install $NL_BUILD_PACKAGES $NL_BROKER_PACKAGES $NL_TEST_PACKAGES || exit 2
 
 step "build (build-test, warnings as errors)"
-nl_build build-test -Dwerror=true || { echo "0 passed, 1 failed"; exit 1; }
+nl_build build-test -Dwerror=true -Dtests=enabled || { echo "0 passed, 1 failed"; exit 1; }
 
 step "build (build-asan, address and undefined behaviour sanitizers)"
-nl_build build-asan -Dwerror=true -Db_sanitize=address,undefined -Db_lundef=false ||
+nl_build build-asan -Dwerror=true -Dtests=enabled -Db_sanitize=address,undefined -Db_lundef=false ||
     { echo "0 passed, 1 failed"; exit 1; }
 
 step "unit tests, under the sanitizers"
