@@ -209,6 +209,5 @@ bool nl_line_reader_finish(struct nl_line_reader *r, size_t max_line, const stru
     nl_buffer_init(&r->partial);
     more = line.len == 0 || give(r, nl_slice(line.bytes, line.len), max_line, sink);
     nl_buffer_deinit(&line);
-    r->skipping = false;
     return more;
 }

@@ -75,6 +75,7 @@ static void test_keys(void **state) {
         {"[[\"İ\",\"I\"]]", "i|i\xcc\x87 "},
         /* Erlang lowers a last sigma like any other one, unlike what is usual in Greek. */
         {"[[\"ΑΣ\",\"ẞ\"]]", "ß|ασ "},
+        {"[[\"ı\",\"I\"]]", "i|ı "},
         {"[[\"ДОМ\",\"дом2\"]]", "дом|дом2 "},
         {"[[\"Ⅷ\",\"Ⓐ\",\"Ｚ\"]]", "ⅷ|ⓐ|ｚ "},
         {"[[\"\\ud801\\udc00\",\"a\"]]", "a|\xf0\x90\x90\xa8 "},

@@ -333,6 +333,26 @@ static void test_stop(void **state) {
     nl_buffer_deinit(&log.text);
 }
 
+/* What the sink has had is let go, also when it stops after each line and never catches up. */
+static void test_stops_do_not_pile_up(void **state) {
+    struct nl_line_reader r;
+    struct log log;
+    (void)state;
+    log_init(&log, 0, 1);
+    nl_line_reader_init(&r);
+    assert_false(feed(&r, nl_slice_str("a\nb\n"), 5, &log));
+    for (int i = 0; i < 1000; i++) {
+        assert_false(feed(&r, nl_slice_str("c\n"), 5, &log));
+        assert_true(r.partial.len <= 16);
+    }
+    assert_false(feed(&r, nl_slice(NULL, 0), 5, &log));
+    assert_null(r.partial.bytes);
+    assert_true(feed(&r, nl_slice(NULL, 0), 5, &log));
+    assert_int_equal(log.text.len, 3 * 1002);
+    nl_line_reader_deinit(&r);
+    nl_buffer_deinit(&log.text);
+}
+
 static void test_stop_in_an_over_long_line(void **state) {
     struct nl_line_reader r;
     struct log log;
@@ -485,6 +505,7 @@ int main(void) {
         cmocka_unit_test(test_a_line_without_end_takes_no_memory),
         cmocka_unit_test(test_whole_lines_are_not_copied),
         cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_stops_do_not_pile_up),
         cmocka_unit_test(test_stop_in_an_over_long_line),
         cmocka_unit_test(test_deinit_frees_what_is_kept),
         cmocka_unit_test(test_stopping_after_each_line_is_linear),

@@ -56,6 +56,9 @@ static void refuse_into(const char *line, enum nl_error error, const char *field
     if (got == NL_OK || got != error || refusal->error != error || strcmp(refusal->field, field) != 0)
         fail_msg("%.300s\n%s field \"%s\" instead of %s field \"%s\"", line, nl_error_name(got),
                  got == NL_OK ? "" : refusal->field, nl_error_name(error), field);
+    assert_null(r.object);
+    assert_null(r.id);
+    assert_int_equal(r.type, NL_REQUEST_NONE);
     check_refusal_form(line, refusal);
 }
 
@@ -853,6 +856,24 @@ static void test_token_is_not_told(void **state) {
     }
 }
 
+/* Nor does it stay in memory that is given back. A reference of our own keeps it from being used anew. */
+static void test_token_is_wiped(void **state) {
+    struct json_object *token;
+    struct nl_request r;
+    (void)state;
+    for (int length = 6; length <= 600; length *= 10) {
+        char line[700], zeros[600] = {0};
+        snprintf(line, sizeof(line), "{\"type\":\"auth\",\"token\":\"%0*d\"}", length, 7);
+        pass(line, &r);
+        assert_true(json_object_object_get_ex(r.object, "token", &token));
+        assert_int_equal(json_object_get_string_len(token), length);
+        json_object_get(token);
+        nl_request_deinit(&r);
+        assert_memory_equal(json_object_get_string(token), zeros, (size_t)length);
+        json_object_put(token);
+    }
+}
+
 /* ---- what would harm the broker's connection ---- */
 
 /* Each of these closes a broker connection, hangs or does something else than was meant. */
@@ -968,6 +989,7 @@ int main(void) {
         cmocka_unit_test(test_unreadable_lines),
         cmocka_unit_test(test_depth),
         cmocka_unit_test(test_token_is_not_told),
+        cmocka_unit_test(test_token_is_wiped),
         cmocka_unit_test(test_poison),
         cmocka_unit_test(test_damaged_lines),
     };
