@@ -587,18 +587,28 @@ static void granted(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms
     settle(s, t, now_ms);
 }
 
-/* Everyone who waits gets an error, made by frame (the broker's) or error (ours); their wishes are as before.
+/*
+ * What a request is answered when the broker's answer was frame, or none and error says why. Who unsubscribed
+ * is out, whatever the broker says to it.
  */
+static struct nl_line *outcome_line(const struct nl_change *c, const struct nl_frame *frame,
+                                    enum nl_error error) {
+    if (c->type == NL_REQUEST_UNSUBSCRIBE)
+        return success_line(c, false);
+    if (frame == NULL)
+        return refusal_line(c, error, NULL);
+    return nl_broker_error_line(frame, nl_request_name(c->type), c->id, topic_name(c->topic),
+                                nl_slice(NULL, 0));
+}
+
+/* Everyone who waits gets the outcome; the wishes of those who were refused are as before. */
 static void refuse_waiting(struct nl_subscriptions *s, struct topic *t, const struct nl_frame *frame,
                            enum nl_error error) {
     while (t->waiting != NULL) {
         struct nl_change *c = t->waiting;
         struct nl_subscription *sub = c->subscription;
-        struct nl_line *line = frame == NULL ? refusal_line(c, error, NULL)
-                                             : nl_broker_error_line(frame, nl_request_name(c->type), c->id,
-                                                                    topic_name(t), nl_slice(NULL, 0));
 
-        answer(s, c, line);
+        answer(s, c, outcome_line(c, frame, error));
         if (sub != NULL && sub->changes == 0)
             undo(sub);
     }

@@ -1,0 +1,762 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Subscriptions against a plain model: random clients subscribe, change filters, unsubscribe and vanish; a
+ * fake broker answers in order, refuses, ignores; the link comes and goes. At every moment each request has
+ * at most one answer and the broker's rules hold; whenever all is quiet the broker has exactly the union of
+ * what clients have, and a message reaches exactly the clients whose filters match.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <json-c/json.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/model/subscriptions.h"
+#include "protocol/alloc.h"
+
+enum { PEERS = 6, TOPICS = 3, KEYS = 4, QUEUE = 4096, TIMEOUT_MS = 1000, REFUSED_MS = 5000 };
+
+static const char *const topic_names[TOPICS] = {"app/room/one", "app/room/two", "app/room/three"};
+/* Keys of the filters that clients use; the last one is an AND group. */
+static const char *const key_names[KEYS] = {"a", "b", "c", "x|y"};
+static const char *const key_json[KEYS] = {"\"a\"", "\"b\"", "\"c\"", "[\"Y\",\"x\"]"};
+
+/* A set of keys; ALL is the subscription without filters, NONE is no subscription. */
+typedef int set;
+#define NONE (-1)
+#define ALL 0
+
+struct asked {
+    unsigned id, peer, topic;
+    enum nl_request_type type;
+    set filters;
+    bool open;
+};
+
+struct request_frame {
+    enum nl_frame_type type;
+    unsigned topic;
+    set filters;
+};
+
+struct world {
+    uint64_t random;
+    struct nl_subscriptions *s;
+    struct nl_quotas quotas;
+    struct nl_peer peers[PEERS];
+    set has[PEERS][TOPICS]; /* as the answers said */
+    set broker[TOPICS];
+    bool up;
+    enum nl_reported reported;
+    struct request_frame queue[QUEUE]; /* sent, not handled by the broker */
+    unsigned head, tail;
+    bool outstanding[TOPICS]; /* a request is unanswered */
+    bool ignored[TOPICS];     /* the broker passed it over */
+    uint64_t fences;
+    struct asked asked[QUEUE];
+    unsigned asked_count;
+    unsigned refuse, ignore; /* per cent */
+    uint64_t now;
+    unsigned received[PEERS];
+    unsigned errors, subscribes;
+    bool link_full;
+};
+
+static unsigned pick(struct world *w, unsigned n) {
+    w->random ^= w->random << 13;
+    w->random ^= w->random >> 7;
+    w->random ^= w->random << 17;
+    return (unsigned)(w->random % n);
+}
+
+/* ---- what the subscriptions are given ---- */
+
+static unsigned topic_number(struct nl_slice name) {
+    for (unsigned t = 0; t < TOPICS; t++)
+        if (nl_slice_equal(name, nl_slice_str(topic_names[t])))
+            return t;
+    fail_msg("a topic that nobody named");
+    return 0;
+}
+
+/* The keys of a MessagePack list of filters. */
+static set read_filters(struct nl_slice raw) {
+    struct nl_raw_iter it;
+    struct nl_slice item, text;
+    set found = 0;
+
+    assert_true(nl_raw_array(raw, &it));
+    while (nl_raw_next(&it, &item)) {
+        if (!nl_raw_string(item, &text)) {
+            found |= 1 << (KEYS - 1);
+            continue;
+        }
+        for (int k = 0; k < KEYS - 1; k++)
+            if (nl_slice_equal(text, nl_slice_str(key_names[k])))
+                found |= 1 << k;
+    }
+    return found;
+}
+
+static bool on_send(void *ctx, const struct nl_frame *frame) {
+    struct world *w = ctx;
+    struct request_frame *r = &w->queue[w->tail % QUEUE];
+    unsigned in_flight = 0;
+
+    if (w->link_full)
+        return false;
+    assert_true(w->up);
+    r->type = frame->type;
+    r->topic = topic_number(frame->topic);
+    r->filters = NL_FRAME_HAS(frame, filters) ? read_filters(frame->filters) : ALL;
+    assert_false(w->outstanding[r->topic]);
+    w->outstanding[r->topic] = true;
+    for (unsigned t = 0; t < TOPICS; t++)
+        in_flight += w->outstanding[t];
+    assert_true(in_flight <= NL_CONTROL_IN_FLIGHT);
+    w->tail++;
+    assert_true(w->tail - w->head < QUEUE);
+    w->subscribes += frame->type == NL_FRAME_SUBSCRIBE;
+    return true;
+}
+
+static uint64_t on_fence(void *ctx) {
+    struct world *w = ctx;
+
+    return ++w->fences;
+}
+
+static struct json_object *parse(const struct nl_line *line) {
+    char *text = nl_strndup((const char *)line->bytes, line->len - 1);
+    struct json_object *o = json_tokener_parse(text);
+
+    assert_non_null(o);
+    free(text);
+    return o;
+}
+
+static const char *text_field(struct json_object *o, const char *name) {
+    struct json_object *v;
+
+    return json_object_object_get_ex(o, name, &v) ? json_object_get_string(v) : NULL;
+}
+
+/* The keys of an answer's list of filters. */
+static set shown_filters(struct json_object *o) {
+    struct json_object *list;
+    set found = 0;
+
+    if (!json_object_object_get_ex(o, "filters", &list))
+        return ALL;
+    for (size_t i = 0; i < json_object_array_length(list); i++)
+        for (int k = 0; k < KEYS; k++)
+            if (strcmp(json_object_to_json_string_ext(json_object_array_get_idx(list, i),
+                                                      JSON_C_TO_STRING_PLAIN),
+                       key_json[k]) == 0)
+                found |= 1 << k;
+    return found;
+}
+
+/* What the client must have after this request was granted. */
+static set expected(const struct asked *a, set had) {
+    switch (a->type) {
+    case NL_REQUEST_SUBSCRIBE:
+    case NL_REQUEST_SET_FILTERS:
+        return a->filters;
+    case NL_REQUEST_ADD_FILTERS:
+        return had | a->filters;
+    case NL_REQUEST_REMOVE_FILTERS:
+        return had & ~a->filters;
+    default:
+        return NONE;
+    }
+}
+
+/* What is granted is answered in the order asked; a refusal of our own may come before that. */
+static void assert_first_open(const struct world *w, const struct asked *a) {
+    for (unsigned i = 0; i < w->asked_count && i < QUEUE; i++)
+        assert_false(w->asked[i].open && w->asked[i].peer == a->peer && w->asked[i].topic == a->topic &&
+                     w->asked[i].id < a->id);
+}
+
+static void on_answer(void *ctx, struct nl_peer *peer, struct nl_line *line) {
+    struct world *w = ctx;
+    unsigned p = (unsigned)(peer - w->peers);
+    struct json_object *o = parse(line), *id;
+    struct asked *a;
+    set *has;
+
+    nl_line_unref(line);
+    assert_true(json_object_object_get_ex(o, "id", &id));
+    a = &w->asked[json_object_get_int64(id) % QUEUE];
+    assert_true(a->open && a->peer == p);
+    a->open = false;
+    has = &w->has[p][a->topic];
+    if (strcmp(text_field(o, "type"), "error") != 0) {
+        assert_first_open(w, a);
+        *has = expected(a, *has);
+        if (*has != NONE)
+            assert_int_equal(shown_filters(o), *has);
+    }
+    json_object_put(o);
+}
+
+static void on_error(void *ctx, struct nl_peer *peer, struct nl_line *line) {
+    struct world *w = ctx;
+    unsigned p = (unsigned)(peer - w->peers);
+    struct json_object *o = parse(line);
+
+    assert_true(w->has[p][topic_number(nl_slice_str(text_field(o, "topic")))] != NONE);
+    assert_null(text_field(o, "request"));
+    w->errors++;
+    json_object_put(o);
+    nl_line_unref(line);
+}
+
+/* ---- the fake broker ---- */
+
+static void answer_frame(struct world *w, enum nl_frame_type type, unsigned t, const char *error) {
+    struct nl_frame frame = {.type = type};
+
+    NL_FRAME_SET(&frame, topic, nl_slice_str(topic_names[t]));
+    if (error != NULL)
+        NL_FRAME_SET(&frame, error, nl_slice_str(error));
+    w->outstanding[t] = false;
+    assert_true(nl_subscriptions_answer(w->s, &frame, w->now));
+}
+
+static void perform(struct world *w, const struct request_frame *r) {
+    switch (r->type) {
+    case NL_FRAME_SUBSCRIBE:
+        /* A second subscribe would have a gap: changes are made with setFilters. */
+        assert_int_equal(w->broker[r->topic], NONE);
+        w->broker[r->topic] = r->filters;
+        answer_frame(w, NL_FRAME_SUBSCRIBED, r->topic, NULL);
+        break;
+    case NL_FRAME_SET_FILTERS:
+        assert_int_not_equal(w->broker[r->topic], NONE);
+        w->broker[r->topic] = r->filters;
+        answer_frame(w, NL_FRAME_FILTERS_UPDATED, r->topic, NULL);
+        break;
+    case NL_FRAME_UNSUBSCRIBE:
+        w->broker[r->topic] = NONE;
+        answer_frame(w, NL_FRAME_UNSUBSCRIBED, r->topic, NULL);
+        break;
+    default:
+        fail();
+    }
+}
+
+/* Handles the first request, unless it is passed over. */
+static void broker_step(struct world *w) {
+    struct request_frame r;
+
+    if (w->head == w->tail)
+        return;
+    r = w->queue[w->head++ % QUEUE];
+    if (r.type != NL_FRAME_UNSUBSCRIBE && pick(w, 100) < w->ignore)
+        w->ignored[r.topic] = true;
+    else if (r.type != NL_FRAME_UNSUBSCRIBE && pick(w, 100) < w->refuse)
+        answer_frame(w, NL_FRAME_ERROR, r.topic, "not_authorized");
+    else
+        perform(w, &r);
+}
+
+/* All heartbeats sent so far come back: the broker has handled everything before them. */
+static void echo(struct world *w) {
+    while (w->head != w->tail)
+        broker_step(w);
+    for (unsigned t = 0; t < TOPICS; t++) {
+        if (w->ignored[t])
+            w->outstanding[t] = false;
+        w->ignored[t] = false;
+    }
+    nl_subscriptions_fence_passed(w->s, w->fences, w->now);
+}
+
+static void link_down(struct world *w) {
+    if (!w->up)
+        return;
+    w->up = false;
+    w->head = w->tail = 0;
+    for (unsigned t = 0; t < TOPICS; t++) {
+        w->broker[t] = NONE;
+        w->outstanding[t] = w->ignored[t] = false;
+    }
+    nl_subscriptions_down(w->s, w->now);
+}
+
+static void link_up(struct world *w) {
+    if (w->up)
+        return;
+    w->up = true;
+    nl_subscriptions_up(w->s, nl_slice(NULL, 0), w->now);
+}
+
+/* ---- clients ---- */
+
+static void append_filters(char *text, size_t size, set filters) {
+    size_t len = strlen(text);
+
+    for (int k = 0; k < KEYS; k++)
+        if (filters & (1 << k))
+            len += (size_t)snprintf(text + len, size - len, "%s%s", text[len - 1] == '[' ? "" : ",",
+                                    key_json[k]);
+}
+
+static void send_request(struct world *w, unsigned p, unsigned t, enum nl_request_type type, set filters) {
+    struct asked *a = &w->asked[w->asked_count % QUEUE];
+    struct nl_request request;
+    struct nl_refusal refusal;
+    char line[512];
+
+    *a = (struct asked){
+        .id = w->asked_count, .peer = p, .topic = t, .type = type, .filters = filters, .open = true};
+    snprintf(line, sizeof(line), "{\"type\":\"%s\",\"topic\":\"%s\",\"id\":%u%s", nl_request_name(type),
+             topic_names[t], w->asked_count, type == NL_REQUEST_UNSUBSCRIBE ? "" : ",\"filters\":[");
+    if (type != NL_REQUEST_UNSUBSCRIBE) {
+        append_filters(line, sizeof(line), filters);
+        strcat(line, "]");
+    }
+    strcat(line, "}");
+    w->asked_count++;
+    assert_int_equal(nl_request_parse(nl_slice_str(line), 8, &request, &refusal), NL_OK);
+    nl_subscriptions_request(w->s, &w->peers[p], &request, w->now);
+    nl_request_deinit(&request);
+}
+
+static void random_request(struct world *w) {
+    static const enum nl_request_type types[] = {NL_REQUEST_SUBSCRIBE,      NL_REQUEST_SUBSCRIBE,
+                                                 NL_REQUEST_SET_FILTERS,    NL_REQUEST_ADD_FILTERS,
+                                                 NL_REQUEST_REMOVE_FILTERS, NL_REQUEST_UNSUBSCRIBE};
+    enum nl_request_type type = types[pick(w, 6)];
+    set filters = (set)pick(w, 1 << KEYS);
+
+    /* Half of all subscribes want everything. */
+    if (type == NL_REQUEST_SUBSCRIBE && pick(w, 2) == 0)
+        filters = ALL;
+    if ((type == NL_REQUEST_ADD_FILTERS || type == NL_REQUEST_REMOVE_FILTERS) && filters == 0)
+        filters = 1;
+    send_request(w, pick(w, PEERS), pick(w, TOPICS), type, filters);
+}
+
+static void vanish(struct world *w, unsigned p) {
+    nl_subscriptions_leave(w->s, &w->peers[p], w->now);
+    assert_int_equal(w->peers[p].pending, 0);
+    assert_int_equal(w->peers[p].subscription_count, 0);
+    assert_null(w->peers[p].subscriptions);
+    for (unsigned t = 0; t < TOPICS; t++)
+        w->has[p][t] = NONE;
+    for (unsigned i = 0; i < QUEUE; i++)
+        if (w->asked[i].open && w->asked[i].peer == p)
+            w->asked[i].open = false;
+}
+
+/* ---- what must hold ---- */
+
+static set union_of(const struct world *w, unsigned t) {
+    set all = NONE;
+
+    for (unsigned p = 0; p < PEERS; p++) {
+        if (w->has[p][t] == ALL)
+            return ALL;
+        if (w->has[p][t] != NONE)
+            all = (all == NONE ? 0 : all) | w->has[p][t];
+    }
+    return all;
+}
+
+static void receive(void *ctx, struct nl_peer *peer) {
+    struct world *w = ctx;
+
+    w->received[peer - w->peers]++;
+}
+
+/* Does the broker send us a message with this key (KEYS = without filter)? */
+static bool comes(set subscription, int key) {
+    return subscription == ALL || (subscription != NONE && key < KEYS && (subscription & (1 << key)) != 0);
+}
+
+/* One message with each filter and without one; except: published by that client itself, or nobody. */
+static void check_delivery(struct world *w, unsigned t, const struct nl_peer *except) {
+    static uint64_t serial;
+
+    for (int key = 0; key <= KEYS; key++) {
+        bool hidden = w->reported != NL_REPORTED_YES && w->broker[t] == ALL;
+        struct nl_frame message = {.type = NL_FRAME_MESSAGE};
+        struct nl_buffer filter;
+        unsigned n = 0;
+        bool known;
+
+        memset(w->received, 0, sizeof(w->received));
+        nl_buffer_init(&filter);
+        nl_pack_str(&filter, nl_slice_str(hidden || key == KEYS ? "#" : key_names[key]));
+        NL_FRAME_SET(&message, topic, nl_slice_str(topic_names[t]));
+        if (key < KEYS || hidden)
+            NL_FRAME_SET(&message, filter, nl_slice(filter.bytes, filter.len));
+        if (except != NULL)
+            n = nl_subscriptions_deliver_local(w->s, nl_slice_str(topic_names[t]),
+                                               key < KEYS ? key_names[key] : NULL, except, ++serial, w->now,
+                                               receive, w);
+        else if (comes(w->broker[t], key))
+            n = nl_subscriptions_deliver(w->s, &message, ++serial, w->now, receive, w, &known);
+        nl_buffer_deinit(&filter);
+        for (unsigned p = 0; p < PEERS; p++) {
+            bool wants = comes(w->has[p][t], key) && &w->peers[p] != except;
+            assert_int_equal(w->received[p], wants);
+            n -= wants;
+        }
+        assert_int_equal(n, 0);
+    }
+}
+
+static void check_quiet(struct world *w) {
+    unsigned held[PEERS] = {0};
+
+    for (unsigned i = 0; i < QUEUE; i++)
+        assert_false(w->asked[i].open);
+    for (unsigned t = 0; t < TOPICS; t++) {
+        assert_int_equal(w->broker[t], union_of(w, t));
+        check_delivery(w, t, NULL);
+        check_delivery(w, t, &w->peers[t]);
+        for (unsigned p = 0; p < PEERS; p++)
+            held[p] += w->has[p][t] != NONE;
+    }
+    for (unsigned p = 0; p < PEERS; p++) {
+        assert_int_equal(w->peers[p].pending, 0);
+        assert_int_equal(w->peers[p].subscription_count, held[p]);
+        assert_int_equal(w->peers[p].quota->subscriptions, held[p]);
+    }
+    assert_int_equal(nl_subscriptions_refused(w->s), 0);
+    assert_false(nl_subscriptions_restoring(w->s));
+}
+
+/* Lets everything come to rest: no refusals, all heartbeats echoed, refused topics tried again. */
+static void rest(struct world *w) {
+    unsigned refuse = w->refuse, ignore = w->ignore;
+
+    w->refuse = w->ignore = 0;
+    w->link_full = false;
+    link_up(w);
+    for (int round = 0; round < 8; round++) {
+        nl_subscriptions_run(w->s, w->now);
+        echo(w);
+        while (w->head != w->tail || nl_subscriptions_next(w->s) == 0) {
+            nl_subscriptions_run(w->s, w->now);
+            broker_step(w);
+        }
+        w->now += REFUSED_MS + 1;
+    }
+    w->refuse = refuse;
+    w->ignore = ignore;
+}
+
+/* ---- the walk ---- */
+
+static void world_init(struct world *w, uint64_t seed) {
+    static const enum nl_reported modes[] = {NL_REPORTED_YES, NL_REPORTED_NO, NL_REPORTED_UNKNOWN};
+    struct nl_subscriptions_ops ops = {on_send, on_fence, on_answer, on_error, w};
+    struct nl_subscriptions_limits limits = {
+        .request_timeout_ms = TIMEOUT_MS, .refused_interval_ms = REFUSED_MS, .qos = 1};
+
+    memset(w, 0, sizeof(*w));
+    w->random = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    w->reported = modes[seed % 3];
+    w->refuse = pick(w, 3) * 15;
+    w->ignore = pick(w, 3) * 10;
+    w->now = 1000;
+    nl_quotas_init(&w->quotas);
+    for (unsigned p = 0; p < PEERS; p++) {
+        w->peers[p].uid = 1000 + p;
+        w->peers[p].quota = nl_quota_ref(&w->quotas, 1000 + p);
+        for (unsigned t = 0; t < TOPICS; t++)
+            w->has[p][t] = NONE;
+    }
+    for (unsigned t = 0; t < TOPICS; t++)
+        w->broker[t] = NONE;
+    w->s = nl_subscriptions_new(&limits, &ops, w->reported, seed);
+}
+
+static void world_deinit(struct world *w) {
+    for (unsigned p = 0; p < PEERS; p++) {
+        vanish(w, p);
+        nl_quota_unref(w->peers[p].quota);
+    }
+    link_down(w);
+    assert_int_equal(nl_subscriptions_topics(w->s), 0);
+    nl_subscriptions_free(w->s);
+    nl_quotas_deinit(&w->quotas);
+}
+
+static void step(struct world *w) {
+    unsigned what = pick(w, 100);
+
+    if (what < 45)
+        random_request(w);
+    else if (what < 75)
+        broker_step(w);
+    else if (what < 80)
+        vanish(w, pick(w, PEERS));
+    else if (what < 83)
+        link_down(w);
+    else if (what < 90)
+        link_up(w);
+    else if (what < 93 && w->up)
+        echo(w);
+    else
+        w->now += pick(w, TIMEOUT_MS * 2);
+    w->link_full = pick(w, 20) == 0;
+    /* The daemon runs at the end of each turn; several things can happen in one. */
+    if (pick(w, 3) != 0)
+        nl_subscriptions_run(w->s, w->now);
+}
+
+static void walk(uint64_t seed) {
+    struct world *w = nl_calloc(1, sizeof(*w));
+
+    world_init(w, seed);
+    for (int round = 0; round < 12; round++) {
+        unsigned steps = 1 + pick(w, 60);
+
+        for (unsigned i = 0; i < steps; i++)
+            step(w);
+        rest(w);
+        check_quiet(w);
+    }
+    world_deinit(w);
+    free(w);
+}
+
+static void test_random_walks(void **state) {
+    const char *only = getenv("NL_SEED");
+
+    (void)state;
+    if (only != NULL) {
+        walk(strtoull(only, NULL, 10));
+        return;
+    }
+    for (uint64_t seed = 1; seed <= 300; seed++)
+        walk(seed);
+}
+
+/* ---- single rules ---- */
+
+static struct world *world_up(enum nl_reported reported) {
+    struct world *w = nl_calloc(1, sizeof(*w));
+    uint64_t seed = reported == NL_REPORTED_YES ? 3 : reported == NL_REPORTED_NO ? 1 : 2;
+
+    world_init(w, seed);
+    assert_int_equal(w->reported, reported);
+    w->refuse = w->ignore = 0;
+    link_up(w);
+    return w;
+}
+
+static void world_done(struct world *w) {
+    world_deinit(w);
+    free(w);
+}
+
+static void run(struct world *w) {
+    nl_subscriptions_run(w->s, w->now);
+    while (w->head != w->tail) {
+        broker_step(w);
+        nl_subscriptions_run(w->s, w->now);
+    }
+}
+
+static void test_a_hundred_clients_cost_one_subscribe(void **state) {
+    struct world *w = world_up(NL_REPORTED_NO);
+
+    (void)state;
+    for (unsigned p = 0; p < PEERS; p++)
+        send_request(w, p, 0, NL_REQUEST_SUBSCRIBE, ALL);
+    run(w);
+    assert_int_equal(w->subscribes, 1);
+    check_quiet(w);
+    link_down(w);
+    link_up(w);
+    run(w);
+    assert_int_equal(w->subscribes, 2);
+    check_quiet(w);
+    world_done(w);
+}
+
+static void test_mixed_wishes(void **state) {
+    struct world *w = world_up(NL_REPORTED_UNKNOWN);
+
+    (void)state;
+    send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, ALL);
+    run(w);
+    send_request(w, 1, 0, NL_REQUEST_SUBSCRIBE, 1);
+    run(w);
+    assert_int_equal(w->has[1][0], NONE);
+    /* Judged on the wishes of clients: the one in the way leaves, and nothing else has to happen first. */
+    send_request(w, 0, 0, NL_REQUEST_UNSUBSCRIBE, 0);
+    send_request(w, 1, 0, NL_REQUEST_SUBSCRIBE, 1);
+    run(w);
+    assert_int_equal(w->has[1][0], 1);
+    check_quiet(w);
+    world_done(w);
+}
+
+static void test_a_refusal_on_restore_is_told_once_and_tried_again(void **state) {
+    struct world *w = world_up(NL_REPORTED_NO);
+
+    (void)state;
+    send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, ALL);
+    send_request(w, 1, 0, NL_REQUEST_SUBSCRIBE, ALL);
+    send_request(w, 2, 1, NL_REQUEST_SUBSCRIBE, ALL);
+    run(w);
+    for (int outage = 0; outage < 2; outage++) {
+        link_down(w);
+        w->refuse = 100;
+        link_up(w);
+        nl_subscriptions_run(w->s, w->now);
+        broker_step(w); /* topic 0 is refused */
+        w->refuse = 0;
+        run(w);
+        assert_int_equal(w->errors, 2);
+        assert_int_equal(nl_subscriptions_refused(w->s), 1);
+        assert_int_equal(w->broker[1], ALL);
+        assert_false(nl_subscriptions_restoring(w->s));
+    }
+    assert_true(nl_subscriptions_next(w->s) > w->now && nl_subscriptions_next(w->s) <= w->now + REFUSED_MS);
+    /* A new subscriber does not wait for the next try. */
+    send_request(w, 3, 0, NL_REQUEST_SUBSCRIBE, ALL);
+    run(w);
+    check_quiet(w);
+    world_done(w);
+}
+
+static void test_time_outs(void **state) {
+    struct world *w = world_up(NL_REPORTED_NO);
+
+    (void)state;
+    send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, ALL);
+    nl_subscriptions_run(w->s, w->now);
+    assert_int_equal(nl_subscriptions_next(w->s), w->now + TIMEOUT_MS);
+    w->now += TIMEOUT_MS;
+    nl_subscriptions_run(w->s, w->now);
+    assert_false(w->asked[0].open);
+    assert_int_equal(w->has[0][0], NONE);
+    assert_int_equal(w->fences, 1);
+    /* The answer comes after all: the broker has what nobody wants any more. */
+    run(w);
+    check_quiet(w);
+    world_done(w);
+}
+
+static void test_restored_topics_that_nobody_wants(void **state) {
+    /* ["app/room/one", {"topic":"app/room/two"}, 7] */
+    static const uint8_t list[] = "\x93\xac"
+                                  "app/room/one"
+                                  "\x81\xa5"
+                                  "topic"
+                                  "\xac"
+                                  "app/room/two"
+                                  "\x07";
+    struct world *w = world_up(NL_REPORTED_NO);
+
+    (void)state;
+    send_request(w, 0, 1, NL_REQUEST_SUBSCRIBE, ALL);
+    run(w);
+    link_down(w);
+    w->up = true;
+    w->broker[0] = ALL;
+    nl_subscriptions_up(w->s, nl_slice(list, sizeof(list) - 1), w->now);
+    run(w);
+    check_quiet(w);
+    world_done(w);
+}
+
+/* A frame of a message with this msgId; filter NULL = none. */
+static unsigned deliver(struct world *w, const char *msg_id, const char *filter, bool *known) {
+    static uint64_t serial = 1000000;
+    struct nl_frame m = {.type = NL_FRAME_MESSAGE};
+    struct nl_buffer raw;
+    unsigned n;
+
+    nl_buffer_init(&raw);
+    memset(w->received, 0, sizeof(w->received));
+    NL_FRAME_SET(&m, topic, nl_slice_str(topic_names[0]));
+    if (msg_id != NULL)
+        NL_FRAME_SET(&m, msg_id, nl_slice_str(msg_id));
+    if (filter != NULL) {
+        nl_pack_str(&raw, nl_slice_str(filter));
+        NL_FRAME_SET(&m, filter, nl_slice(raw.bytes, raw.len));
+    }
+    n = nl_subscriptions_deliver(w->s, &m, ++serial, w->now, receive, w, known);
+    nl_buffer_deinit(&raw);
+    return n;
+}
+
+static void test_what_was_seen_goes_to_who_asked_for_it(void **state) {
+    struct world *w = world_up(NL_REPORTED_NO);
+    bool known;
+
+    (void)state;
+    send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, 1);
+    send_request(w, 1, 0, NL_REQUEST_SUBSCRIBE, 2);
+    run(w);
+    w->now += NL_GRANT_MS + 1;
+    assert_int_equal(deliver(w, "m1", "a", &known), 1);
+    assert_int_equal(deliver(w, "m1", "a", &known), 0);
+    send_request(w, 1, 0, NL_REQUEST_ADD_FILTERS, 1);
+    run(w);
+    assert_int_equal(deliver(w, "m1", "a", &known), 1);
+    assert_int_equal(w->received[1], 1);
+    assert_int_equal(deliver(w, "m1", "a", &known), 0);
+    send_request(w, 2, 0, NL_REQUEST_SUBSCRIBE, 1);
+    run(w);
+    w->now += NL_GRANT_MS;
+    assert_int_equal(deliver(w, "m1", "a", &known), 0);
+    assert_int_equal(deliver(w, NULL, "a", &known), 3);
+    assert_int_equal(deliver(w, NULL, "a", &known), 3);
+    link_down(w);
+    link_up(w);
+    run(w);
+    assert_int_equal(deliver(w, "m1", "a", &known), 0);
+    world_done(w);
+}
+
+static void test_what_proves_that_filters_are_told(void **state) {
+    struct world *w = world_up(NL_REPORTED_UNKNOWN);
+    bool known;
+
+    (void)state;
+    send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, ALL);
+    run(w);
+    w->now += NL_SETTLE_MS - 1;
+    deliver(w, "m1", NULL, &known); /* may be a retained one: proves nothing */
+    assert_int_equal(nl_subscriptions_reported(w->s), NL_REPORTED_UNKNOWN);
+    w->now += 1;
+    deliver(w, "m2", "a", &known);
+    assert_int_equal(nl_subscriptions_reported(w->s), NL_REPORTED_YES);
+    deliver(w, "m3", "#", &known);
+    assert_int_equal(nl_subscriptions_reported(w->s), NL_REPORTED_NO);
+    deliver(w, "m4", "a", &known);
+    assert_int_equal(nl_subscriptions_reported(w->s), NL_REPORTED_NO);
+    world_done(w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_hundred_clients_cost_one_subscribe),
+        cmocka_unit_test(test_mixed_wishes),
+        cmocka_unit_test(test_a_refusal_on_restore_is_told_once_and_tried_again),
+        cmocka_unit_test(test_time_outs),
+        cmocka_unit_test(test_restored_topics_that_nobody_wants),
+        cmocka_unit_test(test_what_was_seen_goes_to_who_asked_for_it),
+        cmocka_unit_test(test_what_proves_that_filters_are_told),
+        cmocka_unit_test(test_random_walks),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
