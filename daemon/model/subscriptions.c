@@ -248,7 +248,7 @@ static void remove_subscription(struct nl_subscription *sub) {
 }
 
 static void undo(struct nl_subscription *sub) {
-    if (sub->unsettled && sub->fresh)
+    if (sub->fresh)
         remove_subscription(sub);
     else
         nl_wishes_undo(sub);

@@ -239,15 +239,13 @@ bool nl_wishes_confirm(struct nl_subscription *sub) {
     return added;
 }
 
-struct nl_subscription *nl_wishes_undo(struct nl_subscription *sub) {
+void nl_wishes_undo(struct nl_subscription *sub) {
+    assert(!sub->fresh);
     if (!sub->unsettled)
-        return sub;
-    if (sub->fresh)
-        return nl_wishes_remove(sub);
+        return;
     set_filters(sub, sub->before);
     follow_filters(sub);
     settled(sub);
-    return sub;
 }
 
 struct nl_subscription *nl_wishes_remove(struct nl_subscription *sub) {

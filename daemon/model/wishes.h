@@ -55,7 +55,7 @@ struct nl_subscription {
     struct nl_wishes *wishes;
     struct nl_filters filters; /* the wish */
     struct nl_filters *before; /* the wish that an unsettled change replaced; NULL = settled or fresh */
-    bool fresh;                /* never settled: undo removes it */
+    bool fresh;                /* never settled */
     bool unsettled;
     uint8_t qos;
     uint32_t changes;              /* requests that wait for its settling */
@@ -99,8 +99,8 @@ void nl_wishes_change(struct nl_subscription *sub, struct nl_filters *filters);
 /* Settles: what was asked for holds. Returns whether something was added. */
 bool nl_wishes_confirm(struct nl_subscription *sub);
 
-/* Settles: all is as before. A fresh subscription is removed and freed; returns NULL then. */
-struct nl_subscription *nl_wishes_undo(struct nl_subscription *sub);
+/* Settles: all is as before. Not for a fresh subscription, which has no before: that one is removed. */
+void nl_wishes_undo(struct nl_subscription *sub);
 
 /* Removes and frees. Returns NULL. */
 struct nl_subscription *nl_wishes_remove(struct nl_subscription *sub);

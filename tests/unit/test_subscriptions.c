@@ -66,6 +66,7 @@ struct world {
     unsigned received[PEERS];
     unsigned errors, subscribes;
     bool link_full;
+    uint64_t serial; /* of the last message */
 };
 
 static unsigned pick(struct world *w, unsigned n) {
@@ -385,8 +386,6 @@ static bool comes(set subscription, int key) {
 
 /* One message with each filter and without one; except: published by that client itself, or nobody. */
 static void check_delivery(struct world *w, unsigned t, const struct nl_peer *except) {
-    static uint64_t serial;
-
     for (int key = 0; key <= KEYS; key++) {
         bool hidden = w->reported != NL_REPORTED_YES && w->broker[t] == ALL;
         struct nl_frame message = {.type = NL_FRAME_MESSAGE};
@@ -402,10 +401,10 @@ static void check_delivery(struct world *w, unsigned t, const struct nl_peer *ex
             NL_FRAME_SET(&message, filter, nl_slice(filter.bytes, filter.len));
         if (except != NULL)
             n = nl_subscriptions_deliver_local(w->s, nl_slice_str(topic_names[t]),
-                                               key < KEYS ? key_names[key] : NULL, except, ++serial, w->now,
-                                               receive, w);
+                                               key < KEYS ? key_names[key] : NULL, except, ++w->serial,
+                                               w->now, receive, w);
         else if (comes(w->broker[t], key))
-            n = nl_subscriptions_deliver(w->s, &message, ++serial, w->now, receive, w, &known);
+            n = nl_subscriptions_deliver(w->s, &message, ++w->serial, w->now, receive, w, &known);
         nl_buffer_deinit(&filter);
         for (unsigned p = 0; p < PEERS; p++) {
             bool wants = comes(w->has[p][t], key) && &w->peers[p] != except;
@@ -413,6 +412,17 @@ static void check_delivery(struct world *w, unsigned t, const struct nl_peer *ex
             n -= wants;
         }
         assert_int_equal(n, 0);
+    }
+}
+
+/* In the middle of everything: nobody gets what was not granted, least of all before the answer. */
+static void check_nothing_early(struct world *w, unsigned t) {
+    for (int key = 0; key < KEYS; key++) {
+        memset(w->received, 0, sizeof(w->received));
+        nl_subscriptions_deliver_local(w->s, nl_slice_str(topic_names[t]), key_names[key], NULL, ++w->serial,
+                                       w->now, receive, w);
+        for (unsigned p = 0; p < PEERS; p++)
+            assert_true(w->received[p] <= comes(w->has[p][t], key));
     }
 }
 
@@ -511,6 +521,7 @@ static void step(struct world *w) {
         echo(w);
     else
         w->now += pick(w, TIMEOUT_MS * 2);
+    check_nothing_early(w, pick(w, TOPICS));
     w->link_full = pick(w, 20) == 0;
     /* The daemon runs at the end of each turn; several things can happen in one. */
     if (pick(w, 3) != 0)
@@ -678,7 +689,6 @@ static void test_restored_topics_that_nobody_wants(void **state) {
 
 /* A frame of a message with this msgId; filter NULL = none. */
 static unsigned deliver(struct world *w, const char *msg_id, const char *filter, bool *known) {
-    static uint64_t serial = 1000000;
     struct nl_frame m = {.type = NL_FRAME_MESSAGE};
     struct nl_buffer raw;
     unsigned n;
@@ -692,7 +702,7 @@ static unsigned deliver(struct world *w, const char *msg_id, const char *filter,
         nl_pack_str(&raw, nl_slice_str(filter));
         NL_FRAME_SET(&m, filter, nl_slice(raw.bytes, raw.len));
     }
-    n = nl_subscriptions_deliver(w->s, &m, ++serial, w->now, receive, w, known);
+    n = nl_subscriptions_deliver(w->s, &m, ++w->serial, w->now, receive, w, known);
     nl_buffer_deinit(&raw);
     return n;
 }
