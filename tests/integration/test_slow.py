@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that read slowly or not at all: bounded, told, and nobody else notices."""
+
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+import wsclient
+from control import Broker
+from harness import Client, Daemon, Json, alice, wait_until
+
+TOPIC = "demo/ops/events"
+TASKS = "demo/ops/tasks"
+LIMIT = 256 * 1024
+BLOCK = "x" * 8000
+
+
+def daemon_with(broker: Broker, policy: str, **keys: Any) -> Daemon:
+    broker.configure(rateLimit=0)
+    return Daemon({"default": alice(broker.url)}, {"client_output_limit": LIMIT, "slow_consumer": policy, **keys})
+
+
+def flood(bob: wsclient.Client, count: int, topic: str = TOPIC, start: int = 0) -> None:
+    bob.send(*({"type": "publish", "topic": topic, "data": [n, BLOCK]} for n in range(start, start + count)))
+
+
+def rss(daemon: Daemon) -> int:
+    for line in Path(f"/proc/{daemon.process.pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmRSS")
+
+
+@pytest.fixture
+def bob(kraken: Broker) -> Any:
+    client = wsclient.Client(kraken.url, "tok-bob")
+    yield client
+    client.socket.close()
+
+
+def test_disconnect_says_why(kraken: Broker, bob: wsclient.Client) -> None:
+    """What was begun is a whole line, then the reason, then the end; the others get everything."""
+    with daemon_with(kraken, "disconnect") as daemon:
+        daemon.wait_status()
+        with daemon.client(receive_buffer=4096) as slow, daemon.client() as good:
+            slow.ok(type="subscribe", topic=TOPIC)
+            good.ok(type="subscribe", topic=TOPIC)
+            flood(bob, 300)
+            for n in range(300):
+                assert good.message([n, BLOCK])
+            lines = slow.ended()
+            assert lines[-1]["type"] == "error" and lines[-1]["error"] == "slow_consumer" and lines[-1]["hint"]
+            got = [line["data"][0] for line in lines[:-1]]
+            assert got == list(range(len(got))) and len(got) < 300
+        wait_until(lambda: daemon.status()["subscriptions"] == 0, "both are gone")
+
+
+def test_one_that_never_reads_is_cut_off(kraken: Broker, bob: wsclient.Client) -> None:
+    with daemon_with(kraken, "disconnect") as daemon:
+        daemon.wait_status()
+        with daemon.client(receive_buffer=4096) as dead:
+            dead.ok(type="subscribe", topic=TOPIC)
+            before = rss(daemon)
+            flood(bob, 1000)
+            wait_until(lambda: daemon.status()["subscriptions"] == 0, "it is closed although it reads nothing", 20)
+            assert rss(daemon) - before < 40 << 20
+
+
+def test_drop_tells_how_many(kraken: Broker, bob: wsclient.Client) -> None:
+    """received + dropped = sent, in order, and the gap is told where it is."""
+    with daemon_with(kraken, "drop") as daemon:
+        daemon.wait_status()
+        with daemon.client(receive_buffer=4096) as slow, daemon.client() as good:
+            slow.ok(type="subscribe", topic=TOPIC)
+            good.ok(type="subscribe", topic=TOPIC)
+            for cycle in range(5):
+                flood(bob, 200, start=cycle * 200)
+                for n in range(200):
+                    good.message([cycle * 200 + n, BLOCK])
+                slow.send(type="ping", id=f"end {cycle}")
+                check_gaps(slow, cycle)
+
+
+def check_gaps(slow: Client, cycle: int) -> None:
+    """Reads one cycle of 200 messages and its ping."""
+    expected, dropped, received = cycle * 200, 0, 0
+    while True:
+        line = slow.read_line()
+        assert line is not None
+        if line["type"] == "pong":
+            break
+        if line["type"] == "dropped":
+            assert line["topic"] == TOPIC and line["count"] > 0
+            expected += line["count"]
+            dropped += line["count"]
+        else:
+            assert line["data"][0] == expected, "in order, and the gap is where it is told"
+            expected += 1
+            received += 1
+    assert received + dropped == 200 and dropped > 0 and received > 0
+
+
+def test_drop_counts_by_topic_and_spares_answers(kraken: Broker, bob: wsclient.Client) -> None:
+    with daemon_with(kraken, "drop") as daemon:
+        daemon.wait_status()
+        with daemon.client(receive_buffer=4096) as slow, daemon.client() as good:
+            for topic in (TOPIC, TASKS):
+                slow.ok(type="subscribe", topic=topic)
+            good.ok(type="subscribe", topic=TASKS)
+            slow.write(b"".join(b'{"type":"ping","id":%d}\n' % n for n in range(100)))
+            flood(bob, 200)
+            flood(bob, 200, TASKS)
+            for n in range(200):
+                good.message([n, BLOCK])
+            slow.send(type="ping", id="end")
+            lines: list[Json] = []
+            while not lines or lines[-1].get("id") != "end":
+                line = slow.read_line()
+                assert line is not None
+                lines.append(line)
+    assert [line["id"] for line in lines if line["type"] == "pong"] == [*range(100), "end"]
+    for topic in (TOPIC, TASKS):
+        received = sum(line["type"] == "message" and line["topic"] == topic for line in lines)
+        dropped = sum(line["count"] for line in lines if line["type"] == "dropped" and line["topic"] == topic)
+        assert received + dropped == 200
+
+
+def test_answers_alone_are_bounded_too(kraken: Broker) -> None:
+    """A client that asks and asks and never reads."""
+    with daemon_with(kraken, "drop") as daemon:
+        daemon.wait_status()
+        with daemon.client(receive_buffer=4096) as greedy:
+            try:
+                for _ in range(100):
+                    greedy.write(b'{"type":"status","id":1}\n' * 500)
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+            lines = greedy.ended()
+            assert lines[-1].get("error") == "slow_consumer"
+
+
+def test_bound_per_user(kraken: Broker, bob: wsclient.Client) -> None:
+    with daemon_with(kraken, "disconnect", output_per_uid=LIMIT * 2, client_output_limit=LIMIT * 100) as daemon:
+        daemon.wait_status()
+        clients = [daemon.client(receive_buffer=4096) for _ in range(5)]
+        for client in clients:
+            client.ok(type="subscribe", topic=TOPIC)
+        flood(bob, 100)
+        wait_until(lambda: "slow_consumer" in daemon.log(), "the bound is reached")
+        ends = [read_all(client, 100) for client in clients]
+        cut = [lines for lines in ends if lines[-1].get("error") == "slow_consumer"]
+        assert cut and all(len(lines) == 100 for lines in ends if lines not in cut)
+        for client in clients:
+            client.close()
+
+
+def read_all(client: Client, count: int) -> list[Json]:
+    """So many lines, or those until the end."""
+    lines: list[Json] = []
+    while len(lines) < count:
+        line = client.read_line()
+        if line is None:
+            break
+        lines.append(line)
+    return lines
+
+
+def test_a_large_message_is_shared(kraken: Broker, bob: wsclient.Client) -> None:
+    """One line for all: two hundred clients that do not read cost little more than one."""
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        clients = [daemon.client(receive_buffer=4096) for _ in range(200)]
+        for client in clients:
+            client.ok(type="subscribe", topic=TOPIC)
+        before = rss(daemon)
+        text = "y" * 900000
+        bob.publish(TOPIC, text)
+        for client in clients[:3]:
+            client.message(text)
+        assert rss(daemon) - before < 60 << 20
+        for client in clients[3:]:
+            client.message(text)
+            client.close()
+        for client in clients[:3]:
+            client.close()
+
+
+def test_a_small_receive_buffer_gets_every_byte(kraken: Broker, bob: wsclient.Client) -> None:
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client(receive_buffer=1) as small:
+            small.ok(type="subscribe", topic=TOPIC)
+            text = "".join(chr(0x100 + n % 500) for n in range(300000))
+            bob.publish(TOPIC, text)
+            small.message(text)
+
+
+def test_a_slow_client_does_not_delay_others(kraken: Broker, bob: wsclient.Client) -> None:
+    kraken.configure(rateLimit=0)
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client(receive_buffer=4096) as slow, daemon.client() as good:
+            slow.ok(type="subscribe", topic=TOPIC)
+            flood(bob, 200)
+            good.ok(type="subscribe", topic=TASKS)
+            for n in range(50):
+                before = time.monotonic()
+                good.ok(type="ping")
+                bob.publish(TASKS, n)
+                good.message(n)
+                assert time.monotonic() - before < 0.5
