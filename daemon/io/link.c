@@ -46,6 +46,7 @@ struct nl_link_context {
     uv_loop_t *loop;
     void *loops[1]; /* as lws wants it */
     struct lws_context *lws;
+    struct nl_resolver *resolver;
     struct vhost *vhosts;
     struct nl_link *links;    /* linked by prev, next */
     struct attempt *attempts; /* linked by prev, next: all whose wsi is not destroyed */
@@ -547,6 +548,7 @@ struct nl_link_context *nl_link_context_new(uv_loop_t *loop, const char **why) {
         free(c);
         return NULL;
     }
+    c->resolver = nl_resolver_new(loop);
     uv_timer_init(loop, &c->kicker);
     c->kicker.data = c;
     return c;
@@ -592,6 +594,7 @@ static struct vhost *vhost_for(struct nl_link_context *c, bool tls, const char *
 
 static void destroy_lws(struct nl_link_context *c) {
     uv_close((uv_handle_t *)&c->kicker, NULL);
+    nl_resolver_close(c->resolver);
     lws_context_destroy(c->lws);
 }
 
@@ -687,7 +690,7 @@ struct nl_link *nl_link_open(struct nl_link_context *context, const struct nl_li
         return link;
     }
     set_ending(link, NL_LINK_DNS, "the name cannot be looked up");
-    link->resolution = nl_resolve(context->loop, link->host, on_resolved, link);
+    link->resolution = nl_resolve(context->resolver, link->host, on_resolved, link);
     if (link->resolution == NULL)
         end(link);
     return link;

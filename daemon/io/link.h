@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A link: one connection to the broker, over libwebsockets on the daemon's libuv loop.
- * Resolves the name without blocking (uv_getaddrinfo), tries one address at a time with a
+ * Resolves the name without blocking, tries one address at a time with a
  * deadline of its own, IPv6 and IPv4 in turn, then upgrades to a WebSocket and carries whole
  * binary frames both ways. It knows nothing of the frames' content, of auth, heartbeats or
  * reconnecting: that is the session's business.
@@ -28,29 +28,29 @@ struct nl_link_context;
 struct nl_link_context *nl_link_context_new(uv_loop_t *loop, const char **why);
 
 /*
- * Starts the end: closes what is left of links (their on_closed has come or comes first); done is called when
- * the loop holds no handle of this module or of libwebsockets any more. The context is freed
- * by nl_link_context_free() after the loop has run dry.
+ * Starts the end: closes what is left of links, whose on_closed still comes, within a second. No link may be
+ * opened any more. After that the loop holds no handle of this module or of libwebsockets, whatever
+ * resolvers and peers do. The context is freed by nl_link_context_free() after the loop has run dry.
  */
 void nl_link_context_close(struct nl_link_context *context);
 void nl_link_context_free(struct nl_link_context *context);
 
 enum nl_link_end {
-    NL_LINK_CLOSED_BY_US,   /* nl_link_close() was called */
-    NL_LINK_DNS,            /* detail: the resolver's message */
-    NL_LINK_CONNECT,        /* no address could be connected to; detail: the last one's error */
-    NL_LINK_TLS,            /* handshake or certificate; detail: the library's text */
-    NL_LINK_UPGRADE,        /* http_status is set when there was an answer; retry_after_ms when it said so */
-    NL_LINK_CLOSED,         /* close frame from the broker; code and detail (its reason, sanitised) */
-    NL_LINK_LOST,           /* the connection broke without a close frame */
-    NL_LINK_OVERSIZE,       /* a frame above max_frame came */
+    NL_LINK_CLOSED_BY_US, /* nl_link_close() was called */
+    NL_LINK_DNS,          /* detail: the resolver's message */
+    NL_LINK_CONNECT,      /* no address connected, or answered in time; detail: the last one's error */
+    NL_LINK_TLS,          /* handshake or certificate; detail: the library's text */
+    NL_LINK_UPGRADE,      /* refused; http_status, retry_after_ms: if given. 3xx are not followed */
+    NL_LINK_CLOSED,       /* close frame from the broker; code and detail (its reason, sanitised) */
+    NL_LINK_LOST,         /* the connection broke without a close frame */
+    NL_LINK_OVERSIZE,     /* a frame above max_frame came */
 };
 
 struct nl_link_ending {
     enum nl_link_end end;
     int code;                /* WebSocket close code, 0 = none */
     int http_status;         /* 0 = none */
-    uint64_t retry_after_ms; /* 0 = none */
+    uint64_t retry_after_ms; /* 0 = none, or given as a date */
     bool certificate;        /* NL_LINK_TLS because of the certificate (unknown CA, name, dates) */
     char detail[160];        /* printable ASCII; "" = none */
 };
@@ -58,9 +58,9 @@ struct nl_link_ending {
 struct nl_link;
 
 struct nl_link_handler {
-    void (*on_open)(void *ctx);                           /* frames can be sent from now on */
-    void (*on_frame)(void *ctx, struct nl_slice frame);   /* one whole frame; empty for a heartbeat's echo */
-    void (*on_closed)(void *ctx, const struct nl_link_ending *ending); /* the link is freed after this returns */
+    void (*on_open)(void *ctx);                         /* frames can be sent from now on */
+    void (*on_frame)(void *ctx, struct nl_slice frame); /* one whole frame; empty for a heartbeat's echo */
+    void (*on_closed)(void *ctx, const struct nl_link_ending *ending); /* the last one; frees the link */
     void *ctx;
 };
 
@@ -80,8 +80,8 @@ struct nl_link *nl_link_open(struct nl_link_context *context, const struct nl_li
                              const struct nl_link_handler *handler);
 
 /*
- * Queues one binary frame (may be empty: a heartbeat). The bytes are copied. Returns false, with nothing queued, when the
- * link is not open or max_queued would be exceeded (an empty frame always fits).
+ * Queues one binary frame (may be empty: a heartbeat). The bytes are copied. Returns false, with nothing
+ * queued, when the link is not open or max_queued would be exceeded (an empty frame always fits).
  */
 bool nl_link_send(struct nl_link *link, struct nl_slice frame);
 
@@ -89,8 +89,8 @@ bool nl_link_send(struct nl_link *link, struct nl_slice frame);
 size_t nl_link_queued(const struct nl_link *link);
 
 /*
- * Ends the link: idempotent. When open, what is queued is dropped, a close frame with code 1000 goes out if it
- * can at once; on_closed follows within a second, whatever the peer does.
+ * Ends the link: idempotent. When open, what is queued is dropped, a close frame with code 1000 goes out if
+ * it can at once; on_closed follows within a second, whatever the peer does.
  */
 void nl_link_close(struct nl_link *link);
 
