@@ -73,29 +73,29 @@ unsigned nl_output_peek(const struct nl_output *o, struct iovec *vectors, unsign
     return n;
 }
 
-static void pop(struct nl_output *o) {
-    nl_line_unref(at(o, 0)->line);
-    o->head = (o->head + 1) & (o->cap - 1);
-    o->count--;
-    o->scanned -= o->scanned > 0;
+/* Takes the first line off, and what was dropped behind it: the first entry always is a line. */
+static struct nl_line *pop(struct nl_output *o) {
+    struct nl_line *line = at(o, 0)->line;
+
+    do {
+        o->head = (o->head + 1) & (o->cap - 1);
+        o->count--;
+        o->scanned -= o->scanned > 0;
+    } while (o->count > 0 && at(o, 0)->line == NULL);
     o->offset = 0;
+    if (o->count == 0)
+        nl_output_deinit(o);
+    return line;
 }
 
 void nl_output_written(struct nl_output *o, size_t bytes) {
     assert(bytes <= o->bytes);
     o->bytes -= bytes;
-    while (o->count > 0) {
-        struct nl_line *line = at(o, 0)->line;
-        size_t left = line == NULL ? 0 : line->len - o->offset;
-
-        if (line != NULL && bytes < left)
-            break;
-        bytes -= left;
-        pop(o);
+    while (o->count > 0 && bytes >= at(o, 0)->line->len - o->offset) {
+        bytes -= at(o, 0)->line->len - o->offset;
+        nl_line_unref(pop(o));
     }
     o->offset += bytes;
-    if (o->count == 0)
-        nl_output_deinit(o);
 }
 
 struct nl_line *nl_output_drop_oldest(struct nl_output *o) {
@@ -105,8 +105,10 @@ struct nl_line *nl_output_drop_oldest(struct nl_output *o) {
 
         if (line == NULL || !e->droppable || (o->scanned == 0 && begun(o)))
             continue;
-        e->line = NULL;
         o->bytes -= line->len;
+        if (o->scanned == 0)
+            return pop(o);
+        e->line = NULL;
         return line;
     }
     return NULL;
