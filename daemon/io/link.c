@@ -265,14 +265,13 @@ static void on_resolved(void *ctx, struct nl_addresses *addresses, const char *e
 
 static uint64_t retry_after_ms(struct lws *wsi) {
     char text[16];
-    char *rest;
-    unsigned long seconds;
+    size_t digits;
 
     /* A date would need a clock that is right, and does not fit. */
     if (lws_hdr_copy(wsi, text, sizeof(text), WSI_TOKEN_HTTP_RETRY_AFTER) <= 0)
         return 0;
-    seconds = strtoul(text, &rest, 10);
-    return *rest == '\0' && rest - text <= 9 ? seconds * 1000 : 0;
+    digits = strspn(text, "0123456789");
+    return text[digits] == '\0' && digits <= 9 ? strtoul(text, NULL, 10) * 1000 : 0;
 }
 
 static void explain_upgrade(struct nl_link *link, struct lws *wsi, const char *text) {
@@ -364,13 +363,22 @@ static void drop_first(struct nl_link *link) {
     free(first);
 }
 
+/*
+ * Not by returning -1, as one would: after that a libwebsockets that is built with _DEBUG, as Debian's 4.1.6 is,
+ * closes a second time when it runs on libuv, which ends the connection before the frame is out.
+ */
+static void send_close_frame(struct lws *wsi) {
+    lws_close_reason(wsi, LWS_CLOSE_STATUS_NORMAL, NULL, 0);
+    lws_set_timeout(wsi, PENDING_TIMEOUT_USER_OK, LWS_TO_KILL_SYNC);
+}
+
 static int on_writable(struct nl_link *link, struct lws *wsi) {
     struct out *first = link->out;
     int n;
 
     if (link->state == CLOSING) {
-        lws_close_reason(wsi, LWS_CLOSE_STATUS_NORMAL, NULL, 0);
-        return -1;
+        send_close_frame(wsi);
+        return 0;
     }
     if (link->state != OPEN || first == NULL)
         return 0;
