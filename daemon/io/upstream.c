@@ -180,6 +180,14 @@ static void log_failure(struct nl_upstream *u, const char *name, const struct nl
     u->failures_unlogged = 0;
 }
 
+static void op_rejected(void *ctx, uid_t uid, const char *topic) {
+    char name[96];
+
+    name_of(ctx, name, sizeof(name));
+    nl_log_warning("%s: the broker closed the connection twice at a publish of uid %u to %s; it is given up", name,
+                   (unsigned)uid, topic);
+}
+
 static void op_changed(void *ctx, enum nl_session_state from, enum nl_session_state to,
                        const struct nl_ending *ending) {
     struct nl_upstream *u = ctx;
@@ -215,6 +223,7 @@ static struct nl_upstream *make(struct nl_server *server, const struct nl_sessio
         .answer = op_answer,
         .event = op_event,
         .changed = op_changed,
+        .rejected = op_rejected,
         .random = op_random,
         .unix_time = op_unix_time,
         .ctx = u,

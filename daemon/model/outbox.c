@@ -53,7 +53,7 @@ struct nl_outbox_lane {
     void *owner; /* NULL when it is gone; then the lane is not in nl_outbox.lanes */
     struct home *home;
     struct nl_publish *waiting; /* by seq; linked by nl_publish.prev and next */
-    uint64_t entries;           /* waiting or in flight */
+    uint64_t entries, bytes;    /* waiting or in flight */
     struct nl_outbox_lane *prev, *next;
     UT_hash_handle hh;
 };
@@ -62,6 +62,7 @@ struct home {
     uid_t uid;
     struct nl_outbox_lane *ring; /* lanes with waiting entries; linked by nl_outbox_lane.prev and next */
     uint64_t lanes;              /* with entries of any kind */
+    uint64_t entries, bytes;     /* of all its lanes */
     struct home *prev, *next;
     UT_hash_handle hh;
 };
@@ -256,6 +257,18 @@ static void acquit(struct nl_outbox *o, struct nl_publish *p) {
         o->suspect = NULL;
 }
 
+/* It comes to the sums, or goes from them. */
+static void count(struct nl_outbox *o, const struct nl_publish *p, bool comes) {
+    uint64_t one = comes ? 1 : UINT64_MAX, bytes = comes ? p->data_len : 0 - (uint64_t)p->data_len;
+
+    o->messages += one;
+    o->bytes += bytes;
+    p->lane->entries += one;
+    p->lane->bytes += bytes;
+    p->lane->home->entries += one;
+    p->lane->home->bytes += bytes;
+}
+
 /* Takes an entry off everything; it is the caller's then. */
 static void remove_entry(struct nl_outbox *o, struct nl_publish *p) {
     if (p->in_flight)
@@ -265,9 +278,7 @@ static void remove_entry(struct nl_outbox *o, struct nl_publish *p) {
     DL_DELETE2(o->all, p, older, newer);
     if (o->suspect == p)
         o->suspect = NULL;
-    o->messages--;
-    o->bytes -= p->data_len;
-    p->lane->entries--;
+    count(o, p, false);
     free_lane_if_empty(o, p->lane);
     p->lane = NULL;
 }
@@ -276,7 +287,14 @@ static void remove_entry(struct nl_outbox *o, struct nl_publish *p) {
 static void finish(struct nl_outbox *o, struct nl_publish *p, enum nl_error error,
                    const struct nl_frame *broker_error) {
     remove_entry(o, p);
-    o->ops.done(o->ops.ctx, p, (struct nl_outcome){error, broker_error});
+    o->ops.done(o->ops.ctx, p, (struct nl_outcome){error, broker_error, 0});
+    nl_publish_free(p);
+}
+
+/* The broker has closed the link because of it, twice. */
+static void convict(struct nl_outbox *o, struct nl_publish *p, int close_code) {
+    remove_entry(o, p);
+    o->ops.done(o->ops.ctx, p, (struct nl_outcome){NL_ERROR_BROKER_REJECTED, NULL, close_code});
     nl_publish_free(p);
 }
 
@@ -311,9 +329,33 @@ struct nl_outbox *nl_outbox_free(struct nl_outbox *o) {
     return NULL;
 }
 
+/* Who holds so much may not have what is kept for others. */
+static bool is_big(uint64_t held, uint64_t limit) {
+    return held >= limit / 8;
+}
+
+/*
+ * Is there room for more, up to the limit, or up to what is kept for small uids, or for small clients? Of a
+ * limit below 8 nothing is kept.
+ */
+static bool fits(uint64_t used, uint64_t more, uint64_t limit, uint64_t of_lane, uint64_t of_home) {
+    uint64_t kept = is_big(of_lane, limit) ? 2 * (limit / 8) : is_big(of_home, limit) ? limit / 8 : 0;
+
+    return used <= limit - kept && more <= limit - kept - used;
+}
+
 static bool is_full(const struct nl_outbox *o, const struct nl_publish *p) {
-    return o->messages >= o->limits.max_messages || o->bytes > o->limits.max_bytes ||
-           p->data_len > o->limits.max_bytes - o->bytes;
+    static const struct home nobody;
+    static const struct nl_outbox_lane none;
+    const struct home *home;
+    const struct nl_outbox_lane *lane;
+
+    HASH_FIND(hh, o->homes, &p->uid, sizeof(p->uid), home);
+    HASH_FIND_PTR(o->lanes, &p->owner, lane);
+    home = home == NULL ? &nobody : home;
+    lane = lane == NULL ? &none : lane;
+    return !fits(o->messages, 1, o->limits.max_messages, lane->entries, home->entries) ||
+           !fits(o->bytes, p->data_len, o->limits.max_bytes, lane->bytes, home->bytes);
 }
 
 static uint64_t room_after(const struct nl_outbox *o, uint64_t now_ms) {
@@ -334,9 +376,7 @@ enum nl_error nl_outbox_push(struct nl_outbox *o, struct nl_publish *p, uint64_t
     p->ref = 0;
     p->in_flight = p->redelivered = p->suspect = false;
     p->lane = find_or_make_lane(o, p->owner, p->uid);
-    p->lane->entries++;
-    o->messages++;
-    o->bytes += p->data_len;
+    count(o, p, true);
     DL_APPEND2(o->all, p, older, newer);
     enqueue(o, p);
     return NL_OK;
@@ -393,6 +433,7 @@ static bool send_one(struct nl_outbox *o, uint64_t now_ms) {
         return false;
     }
     p->ref = ++o->last_ref;
+    p->sent_ms = now_ms;
     launch(o, p);
     if (o->unanswered)
         finish(o, p, NL_OK, NULL);
@@ -447,8 +488,7 @@ uint64_t nl_outbox_next(const struct nl_outbox *o, uint64_t now_ms) {
 
 /* --- the link --- */
 
-void nl_outbox_up(struct nl_outbox *o, uint64_t now_ms) {
-    (void)now_ms; /* the bucket keeps its own time: nothing is given for a reconnect */
+void nl_outbox_up(struct nl_outbox *o) {
     o->up = true;
     o->blocked = false;
 }
@@ -462,20 +502,20 @@ static void requeue_all(struct nl_outbox *o) {
     }
 }
 
-void nl_outbox_down(struct nl_outbox *o, int close_code, uint64_t now_ms) {
-    (void)now_ms;
+bool nl_outbox_down(struct nl_outbox *o, int close_code) {
     struct nl_publish *oldest = o->in_flight;
     bool evidence = close_code == CLOSE_TOO_BIG || close_code == CLOSE_INTERNAL_ERROR;
     o->up = false;
     requeue_all(o);
     if (!evidence || !oldest)
-        return;
+        return false;
     if (oldest->suspect) {
-        finish(o, oldest, NL_ERROR_BROKER_REJECTED, NULL);
-        return;
+        convict(o, oldest, close_code);
+        return false;
     }
     oldest->suspect = true;
     o->suspect = oldest;
+    return true;
 }
 
 /* Our refs are decimal digits without leading zeros; 0 for anything else. */

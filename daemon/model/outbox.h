@@ -22,7 +22,8 @@
  * acquit nobody.
  *
  * Bounds: max_messages and max_bytes (of packed data), each entry's ttl. ttl counts while the entry waits to
- * be sent; one that is in flight is not timed out.
+ * be sent; one that is in flight is not timed out. Nobody can fill the outbox for all others: the last eighth
+ * of both bounds is for uids, and the eighth before it for clients, that hold less than an eighth themselves.
  *
  * Pure: no loop, no clock. now_ms is monotonic.
  */
@@ -50,6 +51,7 @@ struct nl_publish {
     char *filter_key; /* owned, NULL = no filter; sent upstream as "filter" */
     char *id;         /* owned, JSON text of the client's id, or NULL */
     char *msg_ref;    /* owned, the client's msgRef, or NULL */
+    unsigned hazards; /* set of enum nl_hazard in data; the outbox does not look at it */
     int qos;
     bool retain;
     bool echo; /* upstream */
@@ -57,6 +59,7 @@ struct nl_publish {
     /* The outbox's own. */
     uint64_t ref; /* our msgRef upstream, 1, 2, 3, ..., as text; a new one each time; 0 = never sent */
     uint64_t seq; /* the order in which entries were pushed */
+    uint64_t sent_ms;     /* when it was, the last time */
     uint64_t deadline_ms; /* of its ttl */
     bool in_flight;       /* sent and not answered, else it waits */
     bool redelivered;     /* sent again because a link went down before the answer */
@@ -72,11 +75,12 @@ struct nl_publish *nl_publish_free(struct nl_publish *p); /* takes NULL; returns
 /*
  * The outcome: error NL_OK means published. When the broker answered with an error, broker_error is its frame
  * (it lives until done returns) and error is BROKER_REJECTED: tell the client what the frame says. Else it is
- * NULL.
+ * NULL, and with BROKER_REJECTED close_code is how the broker closed the link because of this entry.
  */
 struct nl_outcome {
     enum nl_error error;
     const struct nl_frame *broker_error;
+    int close_code;
 };
 
 struct nl_outbox_ops {
@@ -123,10 +127,14 @@ void nl_outbox_run(struct nl_outbox *o, uint64_t now_ms);
 uint64_t nl_outbox_next(const struct nl_outbox *o, uint64_t now_ms);
 
 /* The link is live and subscriptions are restored: sending may go on. */
-void nl_outbox_up(struct nl_outbox *o, uint64_t now_ms);
+void nl_outbox_up(struct nl_outbox *o);
 
-/* The link is gone. close_code is the WebSocket close code, 0 when there was none. */
-void nl_outbox_down(struct nl_outbox *o, int close_code, uint64_t now_ms);
+/*
+ * The link is gone. close_code is the WebSocket close code, 0 when there was none, or when another request
+ * than the oldest publish is the suspect. Returns whether there is a new suspect, whose guilt a reconnect at
+ * once would show before others have waited for long.
+ */
+bool nl_outbox_down(struct nl_outbox *o, int close_code);
 
 /*
  * The broker's answer to a publish (published, or error with a msgRef). Returns false when msg_ref is none of
@@ -142,10 +150,7 @@ bool nl_outbox_answer(struct nl_outbox *o, const struct nl_frame *frame, uint64_
 uint64_t nl_outbox_newest(const struct nl_outbox *o);
 void nl_outbox_passed(struct nl_outbox *o, uint64_t ref);
 
-/*
- * The oldest unanswered entry, or NULL: when another request was sent before its ref and is still unanswered,
- * that request is the suspect of a close, and nl_outbox_down() must be told close_code 0.
- */
+/* The oldest unanswered entry, or NULL. */
 const struct nl_publish *nl_outbox_oldest(const struct nl_outbox *o);
 
 /* The suspect, from the nl_outbox_down() that made it one until its answer or end, or NULL. Meanwhile nothing

@@ -2,7 +2,9 @@
 #include "daemon/model/session.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <utlist.h>
 
 #include "daemon/model/backoff.h"
@@ -12,9 +14,19 @@
 #include "daemon/model/subscriptions.h"
 #include "daemon/util/url.h"
 #include "protocol/alloc.h"
+#include "protocol/hazards.h"
 
-/* What the broker takes of one payload until it says otherwise (BROKER.md, "Transport"). */
+/* What the broker takes of one payload until it says otherwise. */
 #define DEFAULT_MAX_DATA 921600
+#define CODE_MESSAGE_TOO_LARGE 42930
+
+/* How long a publish may be unanswered before a heartbeat asks whether its turn has passed. */
+#define FENCE_AFTER_MS 1000
+
+#define CLOSE_INTERNAL_ERROR 1011
+
+/* So much of a token's beginning in a text counts as the token. */
+#define TOKEN_SHOWN 6
 
 /* How soon to try again when the link's queue was full. */
 #define FULL_RETRY_MS 20
@@ -37,11 +49,17 @@ struct nl_session {
     bool plain_auth;          /* the last auth with reconnect:true made the broker crash */
     bool stopping;
     uint64_t max_data; /* bytes of packed data that the broker takes */
+    unsigned carried;  /* sets of enum nl_hazard: the broker took such a publish, */
+    unsigned refused;  /* or closed the link because of one */
     uint64_t due_ms;   /* WAITING: the next attempt; AUTHENTICATING: its deadline */
     uint64_t last_sent_ms, last_received_ms;
     uint64_t awaiting_since_ms;       /* a heartbeat was sent then and nothing came since; 0 = none */
     uint64_t heartbeats, echoes_seen; /* sent and come back on this link */
-    uint64_t fence_ref;               /* the newest publish before the last heartbeat */
+    struct {
+        uint64_t heartbeat; /* its number on this link; 0 = none is out */
+        uint64_t ref;       /* the newest publish sent before it */
+        uint64_t sent_ms;
+    } fence; /* the heartbeat whose echo says that the turn of publishes has passed */
     struct nl_backoff backoff;
     struct nl_subscriptions *subscriptions;
     struct nl_outbox *outbox;
@@ -101,8 +119,13 @@ static uint64_t send_heartbeat(void *ctx) {
     send_bytes(s, nl_slice(NULL, 0));
     if (s->awaiting_since_ms == 0)
         s->awaiting_since_ms = s->now_ms;
-    s->fence_ref = nl_outbox_newest(s->outbox);
-    return ++s->heartbeats;
+    s->heartbeats++;
+    if (s->fence.heartbeat == 0) {
+        s->fence.heartbeat = s->heartbeats;
+        s->fence.ref = nl_outbox_newest(s->outbox);
+        s->fence.sent_ms = s->now_ms;
+    }
+    return s->heartbeats;
 }
 
 static bool send_publish(void *ctx, struct nl_slice frame) {
@@ -181,6 +204,11 @@ static struct nl_line *published_line(const struct nl_publish *p) {
     return nl_object_line(&o);
 }
 
+/* The most that one publish may have: more would never get through the outbox, or the broker. */
+static uint64_t max_data(const struct nl_session *s) {
+    return s->max_data < s->config->outbox_max_bytes ? s->max_data : s->config->outbox_max_bytes;
+}
+
 /* An error of our own that answers a publish; max_data is told where the size is the matter. */
 static struct nl_line *publish_error_line(const struct nl_session *s, enum nl_error error, const char *id,
                                           const char *msg_ref, struct nl_slice topic, const char *hint,
@@ -198,7 +226,7 @@ static struct nl_line *publish_error_line(const struct nl_session *s, enum nl_er
     nl_object_cstr(&o, "msgRef", msg_ref);
     nl_object_cstr(&o, "hint", hint != NULL ? hint : nl_error_hint(error));
     if (error == NL_ERROR_MESSAGE_TOO_LARGE)
-        nl_object_int(&o, "maxSizeBytes", (int64_t)s->max_data);
+        nl_object_int(&o, "maxSizeBytes", (int64_t)max_data(s));
     if (retry_after_ms != 0)
         nl_object_int(&o, "retryAfterMs", (int64_t)retry_after_ms);
     return nl_object_line(&o);
@@ -222,13 +250,25 @@ static void deliver_published(struct nl_session *s, const struct nl_publish *p) 
         .except = s->config->own_messages == NL_OWN_ECHO ? NULL : p->owner,
     };
 
+    s->carried |= p->hazards;
     expect_echo(s, p);
     s->stats.delivered += nl_fanout_local(&s->fanout, s->subscriptions, &m, s->now_ms);
 }
 
 static void learn_max_data(struct nl_session *s, const struct nl_frame *error) {
-    if (NL_FRAME_HAS(error, max_size_bytes) && error->max_size_bytes > 0)
+    if (NL_FRAME_HAS(error, code) && error->code == CODE_MESSAGE_TOO_LARGE &&
+        NL_FRAME_HAS(error, max_size_bytes) && error->max_size_bytes > 0)
         s->max_data = (uint64_t)error->max_size_bytes;
+}
+
+/*
+ * Two closes are proof: what the broker has not been seen to carry, and was in this publish, is sent no more, for
+ * as long as the session lives. A close for size says nothing about the content.
+ */
+static void learn_refused(struct nl_session *s, const struct nl_publish *p, int close_code) {
+    if (close_code == CLOSE_INTERNAL_ERROR)
+        s->refused |= p->hazards & ~s->carried;
+    s->ops.rejected(s->ops.ctx, p->uid, p->topic);
 }
 
 static void answer_publish(struct nl_session *s, const struct nl_publish *p,
@@ -256,6 +296,8 @@ static void publish_done(void *ctx, struct nl_publish *p, struct nl_outcome outc
 
     if (outcome.broker_error != NULL)
         learn_max_data(s, outcome.broker_error);
+    else if (outcome.close_code != 0)
+        learn_refused(s, p, outcome.close_code);
     else if (outcome.error == NL_OK)
         deliver_published(s, p);
     answer_publish(s, p, &outcome);
@@ -421,11 +463,23 @@ static void set_state(struct nl_session *s, enum nl_session_state to, const stru
     s->ops.changed(s->ops.ctx, from, to, ending);
 }
 
+/* Takes over how the link ends. Its text may come from the broker or a proxy, and quote the token. */
+static void set_ending(struct nl_session *s, const struct nl_ending *ending) {
+    char beginning[TOKEN_SHOWN + 1];
+    char *quoted;
+
+    s->ending = *ending;
+    snprintf(beginning, sizeof(beginning), "%s", s->config->token);
+    quoted = strstr(s->ending.detail, beginning);
+    if (quoted != NULL)
+        snprintf(quoted, sizeof(s->ending.detail) - (size_t)(quoted - s->ending.detail), "(token)");
+}
+
 /* Ends the link for a reason of ours. The broker's requests have no more answers from here on. */
 static void close_link(struct nl_session *s, struct nl_ending ending) {
     if (s->state == NL_SESSION_CLOSING || s->state == NL_SESSION_WAITING || s->state == NL_SESSION_STOPPED)
         return;
-    s->ending = ending;
+    set_ending(s, &ending);
     set_state(s, NL_SESSION_CLOSING, NULL);
     s->ops.disconnect(s->ops.ctx);
 }
@@ -439,7 +493,7 @@ static void go_live(struct nl_session *s) {
     s->plain_auth = false;
     nl_backoff_live(&s->backoff, s->now_ms);
     set_state(s, NL_SESSION_LIVE, NULL);
-    nl_outbox_up(s->outbox, s->now_ms);
+    nl_outbox_up(s->outbox);
     announce_connection(s, first ? NL_EVENT_CONNECT : NL_EVENT_RECONNECT);
     s->announced = true;
 }
@@ -473,24 +527,26 @@ static uint64_t retry_delay(struct nl_session *s, const struct nl_ending *ending
 
 void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending, uint64_t now_ms) {
     enum nl_session_state from = s->state;
+    bool hurry;
 
     s->now_ms = now_ms;
     /* When we closed it, our reason counts. */
     if (from != NL_SESSION_CLOSING)
-        s->ending = *ending;
-    if (from == NL_SESSION_AUTHENTICATING && ending->close_code == 1011)
+        set_ending(s, ending);
+    if (from == NL_SESSION_AUTHENTICATING && ending->close_code == CLOSE_INTERNAL_ERROR)
         s->plain_auth = !s->plain_auth;
     s->awaiting_since_ms = 0;
     s->heartbeats = s->echoes_seen = 0;
+    s->fence.heartbeat = 0;
     nl_echoes_deinit(&s->echoes);
     nl_subscriptions_down(s->subscriptions, now_ms);
-    nl_outbox_down(s->outbox, ending->close_code, now_ms);
+    hurry = nl_outbox_down(s->outbox, ending->close_code);
     if (attempts_used_up(s)) {
         if (!s->stopping)
             s->ending.reason = NL_REASON_ATTEMPTS;
         set_state(s, NL_SESSION_STOPPED, &s->ending);
     } else {
-        s->due_ms = now_ms + retry_delay(s, &s->ending);
+        s->due_ms = hurry ? now_ms : now_ms + retry_delay(s, &s->ending);
         set_state(s, NL_SESSION_WAITING, &s->ending);
     }
     if (s->announced)
@@ -523,6 +579,7 @@ static void auth_granted(struct nl_session *s, const struct nl_frame *frame) {
     id->actor_type = NL_FRAME_HAS(frame, actor_type) ? copy(frame->actor_type) : NULL;
     id->protocol_version = NL_FRAME_HAS(frame, protocol_version) ? frame->protocol_version : 1;
     nl_outbox_set_unanswered(s->outbox, id->protocol_version < 2);
+    s->max_data = DEFAULT_MAX_DATA; /* the plan may be another one */
     set_state(s, NL_SESSION_RESTORING, NULL);
     nl_subscriptions_up(s->subscriptions, NL_FRAME_HAS(frame, restored) ? frame->restored : nl_slice(NULL, 0),
                         s->now_ms);
@@ -600,10 +657,16 @@ static void on_message(struct nl_session *s, const struct nl_frame *frame) {
 }
 
 static void on_heartbeat(struct nl_session *s) {
+    if (s->echoes_seen == s->heartbeats) {
+        s->stats.unexpected++;
+        return;
+    }
     s->echoes_seen++;
     nl_subscriptions_fence_passed(s->subscriptions, s->echoes_seen, s->now_ms);
-    if (s->echoes_seen == s->heartbeats)
-        nl_outbox_passed(s->outbox, s->fence_ref);
+    if (s->fence.heartbeat != 0 && s->echoes_seen >= s->fence.heartbeat) {
+        s->fence.heartbeat = 0;
+        nl_outbox_passed(s->outbox, s->fence.ref);
+    }
 }
 
 typedef void frame_handler(struct nl_session *s, const struct nl_frame *frame);
@@ -697,17 +760,31 @@ static struct nl_publish *make_publish(const struct nl_session *s, struct nl_pee
     return p;
 }
 
+static enum nl_error check_data(const struct nl_session *s, struct nl_slice data, unsigned *hazards,
+                                const char **why) {
+    if (data.len > max_data(s))
+        return NL_ERROR_MESSAGE_TOO_LARGE;
+    *hazards = nl_hazards(data);
+    if (*hazards & s->refused & NL_HAZARD_BYTES)
+        return NL_ERROR_BINARY_REFUSED;
+    if ((*hazards & s->refused) == 0)
+        return NL_OK;
+    *why = "this broker cannot carry maps with such keys; use strings, integers, booleans or null";
+    return NL_ERROR_BROKER_REJECTED;
+}
+
 static void publish(struct nl_session *s, struct nl_peer *peer, struct nl_request *r) {
     struct nl_buffer data;
     const char *why = NULL;
     uint64_t retry_after_ms = 0;
+    unsigned hazards = 0;
     enum nl_error error;
     struct nl_publish *p;
 
     nl_buffer_init(&data);
     error = nl_msgpack_from_json(&data, r->data, NL_PACK_TAGGED, &why);
-    if (error == NL_OK && data.len > s->max_data)
-        error = NL_ERROR_MESSAGE_TOO_LARGE;
+    if (error == NL_OK)
+        error = check_data(s, nl_slice(data.bytes, data.len), &hazards, &why);
     if (error != NL_OK) {
         nl_buffer_deinit(&data);
         refuse_publish(s, peer, r, error, why, 0);
@@ -715,6 +792,7 @@ static void publish(struct nl_session *s, struct nl_peer *peer, struct nl_reques
     }
     p = make_publish(s, peer, r);
     p->data = nl_buffer_take(&data, &p->data_len);
+    p->hazards = hazards;
     error = s->stopping ? NL_ERROR_SHUTTING_DOWN : nl_outbox_push(s->outbox, p, s->now_ms, &retry_after_ms);
     if (error == NL_OK) {
         peer->pending++;
@@ -768,6 +846,22 @@ static uint64_t heartbeat_due(const struct nl_session *s) {
     return from + s->config->heartbeat_interval_ms;
 }
 
+/* When to ask whether the oldest publish in flight was passed over. Other traffic proves nothing about it. */
+static uint64_t fence_due(const struct nl_session *s) {
+    const struct nl_publish *oldest = nl_outbox_oldest(s->outbox);
+
+    if (!nl_session_up(s) || oldest == NULL || s->fence.heartbeat != 0)
+        return UINT64_MAX;
+    return oldest->sent_ms + FENCE_AFTER_MS;
+}
+
+/* When the broker must have echoed the heartbeat that is out, whatever else comes from it meanwhile. */
+static uint64_t echo_due(const struct nl_session *s) {
+    if (!nl_session_up(s) || s->fence.heartbeat == 0)
+        return UINT64_MAX;
+    return s->fence.sent_ms + s->config->request_timeout_ms + s->config->heartbeat_timeout_ms;
+}
+
 static uint64_t silence_due(const struct nl_session *s) {
     if (!nl_session_up(s) || s->awaiting_since_ms == 0)
         return UINT64_MAX;
@@ -780,7 +874,10 @@ static void check_liveness(struct nl_session *s) {
                    (struct nl_ending){.reason = NL_REASON_AUTH, .detail = "no answer to the auth in time"});
     else if (silence_due(s) <= s->now_ms)
         close_link(s, (struct nl_ending){.reason = NL_REASON_HEARTBEAT_TIMEOUT});
-    else if (heartbeat_due(s) <= s->now_ms)
+    else if (echo_due(s) <= s->now_ms)
+        close_link(s, (struct nl_ending){.reason = NL_REASON_HEARTBEAT_TIMEOUT,
+                                         .detail = "the broker sends, but echoes no heartbeat"});
+    else if (heartbeat_due(s) <= s->now_ms || fence_due(s) <= s->now_ms)
         send_heartbeat(s);
 }
 
@@ -817,7 +914,8 @@ uint64_t nl_session_next(const struct nl_session *s, uint64_t now_ms) {
     /* Ready and not sent: the link's queue was full. */
     if (control <= now_ms)
         control = now_ms + FULL_RETRY_MS;
-    return earlier(earlier(next, control), earlier(heartbeat_due(s), silence_due(s)));
+    next = earlier(earlier(next, control), earlier(heartbeat_due(s), silence_due(s)));
+    return earlier(next, earlier(fence_due(s), echo_due(s)));
 }
 
 void nl_session_stop(struct nl_session *s, uint64_t now_ms) {

@@ -88,6 +88,8 @@ struct nl_session_ops {
     /* The state has changed; ending is not NULL when the link ended. */
     void (*changed)(void *ctx, enum nl_session_state from, enum nl_session_state to,
                     const struct nl_ending *ending);
+    /* A publish of this user was given up: it made the broker close the link. For the log. */
+    void (*rejected)(void *ctx, uid_t uid, const char *topic);
     uint64_t (*random)(void *ctx);
     int64_t (*unix_time)(void *ctx); /* seconds */
     void *ctx;

@@ -146,12 +146,12 @@ static void run(struct world *w) {
 }
 
 static void up(struct world *w) {
-    nl_outbox_up(w->outbox, w->now);
+    nl_outbox_up(w->outbox);
     run(w);
 }
 
 static void down(struct world *w, int code) {
-    nl_outbox_down(w->outbox, code, w->now);
+    nl_outbox_down(w->outbox, code);
     w->answered = w->sent_count;
 }
 
@@ -241,7 +241,7 @@ static void send_alone(struct nl_publish *p, struct captured *c, struct nl_frame
     struct nl_outbox *o = nl_outbox_new(&limits, &ops, 0);
     uint64_t retry_after;
     nl_buffer_init(&c->bytes);
-    nl_outbox_up(o, 0);
+    nl_outbox_up(o);
     assert_int_equal(nl_outbox_push(o, p, 0, &retry_after), NL_OK);
     nl_outbox_run(o, 0);
     nl_outbox_free(o);
@@ -652,7 +652,7 @@ static void random_traffic(struct world *w, uint64_t *seed) {
         else if (dice < 85 && live)
             down(w, codes[next_random(seed) % COUNT(codes)]);
         if (dice >= 80 && (live = true))
-            nl_outbox_up(w->outbox, w->now);
+            nl_outbox_up(w->outbox);
         run(w);
         uint64_t most = next_random(seed) % 10 ? 300 : 5000;
         pass(w, next_random(seed) % most);
@@ -880,8 +880,8 @@ static void a_refused_one_keeps_its_deadline(void **state) {
 
 /* --- bounds and ttl --- */
 
-static enum nl_error try_push(struct world *w, size_t size, uint64_t *retry_after) {
-    struct nl_publish *p = make(&owners[0], 1, 9);
+static enum nl_error try_push_as(struct world *w, int client, uid_t uid, size_t size, uint64_t *retry_after) {
+    struct nl_publish *p = make(&owners[client], uid, 9);
     free(p->data);
     p->data = nl_calloc(1, size); /* zeros; the tests that use it send none of these */
     p->data_len = size;
@@ -891,23 +891,27 @@ static enum nl_error try_push(struct world *w, size_t size, uint64_t *retry_afte
     return error;
 }
 
+static enum nl_error try_push(struct world *w, size_t size, uint64_t *retry_after) {
+    return try_push_as(w, 0, 1, size, retry_after);
+}
+
 static void messages_are_bounded(void **state) {
     (void)state;
     struct world w;
     uint64_t retry_after = 0;
     struct nl_outbox_limits limits = limits_of(50);
-    limits.max_messages = 12;
+    limits.max_messages = 7; /* too few to keep some for others */
     open_world(&w, limits);
-    push_range(&w, 0, 1, 1, 12);
+    push_range(&w, 0, 1, 1, 7);
     assert_int_equal(try_push(&w, 5, &retry_after), NL_ERROR_OUTBOX_FULL);
     assert_int_equal(retry_after, 1000); /* down */
     up(&w);
-    assert_int_equal(try_push(&w, 5, &retry_after), NL_ERROR_OUTBOX_FULL); /* ten in flight count, too */
+    assert_int_equal(try_push(&w, 5, &retry_after), NL_ERROR_OUTBOX_FULL); /* those in flight count, too */
     assert_int_equal(retry_after, 100);
-    assert_int_equal(nl_outbox_messages(w.outbox), 12);
+    assert_int_equal(nl_outbox_messages(w.outbox), 7);
     answer_all(&w);
-    assert_int_equal(nl_outbox_messages(w.outbox), 2);
-    push_range(&w, 0, 1, 13, 22);
+    assert_int_equal(nl_outbox_messages(w.outbox), 0);
+    push_range(&w, 0, 1, 13, 19);
     assert_int_equal(try_push(&w, 5, &retry_after), NL_ERROR_OUTBOX_FULL);
     close_world(&w);
 }
@@ -922,13 +926,37 @@ static void bytes_are_bounded(void **state) {
     assert_int_equal(try_push(&w, 1001, &retry_after), NL_ERROR_OUTBOX_FULL);
     assert_int_equal(try_push(&w, SIZE_MAX > 1u << 20 ? 1u << 20 : 1001, &retry_after), NL_ERROR_OUTBOX_FULL);
     assert_int_equal(try_push(&w, 600, &retry_after), NL_OK);
-    assert_int_equal(try_push(&w, 401, &retry_after), NL_ERROR_OUTBOX_FULL);
-    assert_int_equal(try_push(&w, 400, &retry_after), NL_OK);
-    assert_int_equal(nl_outbox_bytes(w.outbox), 1000);
+    assert_int_equal(try_push(&w, 151, &retry_after), NL_ERROR_OUTBOX_FULL); /* 250 are kept */
+    assert_int_equal(try_push(&w, 150, &retry_after), NL_OK);
+    assert_int_equal(nl_outbox_bytes(w.outbox), 750);
     assert_int_equal(try_push(&w, 1, &retry_after), NL_ERROR_OUTBOX_FULL);
     assert_int_equal(try_push(&w, 0, &retry_after), NL_OK);
+    assert_int_equal(try_push_as(&w, 1, 1, 126, &retry_after), NL_ERROR_OUTBOX_FULL);
+    assert_int_equal(try_push_as(&w, 1, 1, 125, &retry_after), NL_OK);
+    assert_int_equal(try_push_as(&w, 2, 2, 126, &retry_after), NL_ERROR_OUTBOX_FULL);
+    assert_int_equal(try_push_as(&w, 2, 2, 125, &retry_after), NL_OK);
+    assert_int_equal(try_push_as(&w, 3, 3, 1, &retry_after), NL_ERROR_OUTBOX_FULL);
     nl_outbox_fail_all(w.outbox, NL_ERROR_SHUTTING_DOWN);
     assert_int_equal(nl_outbox_bytes(w.outbox), 0);
+    assert_int_equal(try_push(&w, 1000, &retry_after), NL_OK); /* who holds nothing may have all */
+    close_world(&w);
+}
+
+/* One client cannot fill it for the others of its user, nor one user for other users. */
+static void the_last_quarter_is_for_small_ones(void **state) {
+    (void)state;
+    struct world w;
+    uint64_t retry_after = 0;
+    struct nl_outbox_limits limits = limits_of(50);
+    limits.max_messages = 80;
+    open_world(&w, limits);
+    push_range(&w, 0, 1, 1, 60);
+    assert_int_equal(try_push(&w, 1, &retry_after), NL_ERROR_OUTBOX_FULL);
+    push_range(&w, 1, 1, 61, 70);
+    assert_int_equal(try_push_as(&w, 1, 1, 1, &retry_after), NL_ERROR_OUTBOX_FULL);
+    assert_int_equal(try_push_as(&w, 2, 1, 1, &retry_after), NL_ERROR_OUTBOX_FULL);
+    push_range(&w, 3, 2, 71, 80);
+    assert_int_equal(try_push_as(&w, 4, 3, 1, &retry_after), NL_ERROR_OUTBOX_FULL);
     close_world(&w);
 }
 
@@ -1033,7 +1061,9 @@ static void ttl_none_and_ttl_for_ever(void **state) {
 static void a_full_outbox_times_out_in_order(void **state) {
     (void)state;
     struct world w;
-    open_world(&w, limits_of(50));
+    struct nl_outbox_limits limits = limits_of(50);
+    limits.max_messages = 12000; /* with an eighth that is kept */
+    open_world(&w, limits);
     for (uint32_t i = 0; i < 10000; i++) {
         push(&w, (int)(i % 100), (uid_t)(i % 7), i);
         w.now += i % 10 == 0;
@@ -1206,7 +1236,7 @@ static void other_closes_acquit_nobody(void **state) {
     up(&w);
     assert_sent(&w, 3, 1);
     down(&w, 0);
-    nl_outbox_up(w.outbox, w.now);
+    nl_outbox_up(w.outbox);
     down(&w, 1011); /* before it was sent: not its fault */
     assert_int_equal(w.ended_count, 0);
     up(&w);
@@ -1223,7 +1253,7 @@ static void a_close_with_nothing_in_flight_suspects_nobody(void **state) {
     open_world(&w, limits_of(50));
     push(&w, 0, 1, 1);
     down(&w, 1011);
-    nl_outbox_up(w.outbox, w.now);
+    nl_outbox_up(w.outbox);
     down(&w, 1011);
     assert_null(nl_outbox_suspect(w.outbox));
     assert_int_equal(w.ended_count, 0);
@@ -1686,6 +1716,38 @@ static int lane_for(struct walk *k, int client) {
     return k->lane_of[client];
 }
 
+struct held {
+    uint64_t messages, bytes;
+};
+
+static void hold(struct held *h, const struct model_entry *e) {
+    h->messages++;
+    h->bytes += e->size;
+}
+
+static bool model_fits(uint64_t all, uint64_t more, uint64_t limit, uint64_t of_client, uint64_t of_uid) {
+    uint64_t eighth = limit / 8;
+    uint64_t kept = of_client >= eighth ? 2 * eighth : of_uid >= eighth ? eighth : 0;
+
+    return all + more <= limit - kept;
+}
+
+static bool model_full(const struct walk *k, int lane, size_t size) {
+    struct held all = {0}, of_lane = {0}, of_uid = {0};
+    for (int i = k->live_from; i < k->pushed; i++) {
+        const struct model_entry *e = &k->entries[i];
+        if (e->condition != WAITING && e->condition != IN_FLIGHT)
+            continue;
+        hold(&all, e);
+        if (e->lane == lane)
+            hold(&of_lane, e);
+        if (k->lanes[e->lane].uid == k->lanes[lane].uid)
+            hold(&of_uid, e);
+    }
+    return !model_fits(all.messages, 1, k->limits.max_messages, of_lane.messages, of_uid.messages) ||
+           !model_fits(all.bytes, size, k->limits.max_bytes, of_lane.bytes, of_uid.bytes);
+}
+
 static void walk_push(struct walk *k) {
     int tag = k->pushed;
     int lane = lane_for(k, (int)dice(k, CLIENTS));
@@ -1701,8 +1763,7 @@ static void walk_push(struct walk *k) {
     for (int i = 0; i < 4; i++)
         p->data[2 + i] = (uint8_t)(tag >> (24 - 8 * i));
     uint64_t retry_after = 0;
-    bool full = count_of(k, WAITING) + count_of(k, IN_FLIGHT) >= k->limits.max_messages ||
-                model_bytes(k) + size > k->limits.max_bytes;
+    bool full = model_full(k, lane, size);
     enum nl_error error = nl_outbox_push(k->outbox, p, k->now, &retry_after);
     CHECK(k, error == (full ? NL_ERROR_OUTBOX_FULL : NL_OK));
     CHECK(k, !full || retry_after >= 100);
@@ -1800,7 +1861,7 @@ static void walk_down(struct walk *k) {
     }
     k->convict = evidence && oldest == k->suspect ? oldest : NOBODY;
     k->doing = GOING_DOWN;
-    nl_outbox_down(k->outbox, code, k->now);
+    nl_outbox_down(k->outbox, code);
     k->doing = PUSHING;
     CHECK(k, k->convict == NOBODY || k->entries[k->convict].condition == ENDED);
     if (evidence && k->convict == NOBODY)
@@ -1821,7 +1882,7 @@ static void walk_step(struct walk *k) {
         walk_down(k);
     else if (what < 67) {
         k->up = true;
-        nl_outbox_up(k->outbox, k->now);
+        nl_outbox_up(k->outbox);
     } else if (what < 70)
         walk_forget(k);
     else
@@ -1925,6 +1986,7 @@ int main(void) {
         cmocka_unit_test(a_refused_one_keeps_its_deadline),
         cmocka_unit_test(messages_are_bounded),
         cmocka_unit_test(bytes_are_bounded),
+        cmocka_unit_test(the_last_quarter_is_for_small_ones),
         cmocka_unit_test(retry_after_is_the_pace_when_that_is_long),
         cmocka_unit_test(who_waits_too_long_times_out),
         cmocka_unit_test(too_late_is_not_sent_even_if_it_could_be),
