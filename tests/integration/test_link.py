@@ -229,7 +229,7 @@ class Server(RawServer):
 
     def _upgraded(self, connection: socket.socket) -> None:
         if self._tls is not None:
-            connection = self._tls.wrap_socket(connection, server_side=True)
+            connection = self._handshake(connection, self._tls)
         request = read_request(connection)
         self.requests.append(request)
         connection.sendall(accepted(request))
@@ -237,6 +237,19 @@ class Server(RawServer):
         if self._act is not None:
             self._act(connection)
         self._read(connection)
+
+    @staticmethod
+    def _handshake(connection: socket.socket, context: ssl.SSLContext) -> socket.socket:
+        """After a failure the client reads our alert and leaves first: closing could overtake the alert."""
+        wrapped = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        try:
+            wrapped.do_handshake()
+        except ssl.SSLError:
+            while os.read(wrapped.fileno(), 4096):
+                pass
+            wrapped.close()
+            raise
+        return wrapped
 
     def _read(self, connection: socket.socket) -> None:
         while True:

@@ -83,9 +83,7 @@ def test_drop_tells_how_many(kraken: Broker, bob: wsclient.Client) -> None:
             slow.ok(type="subscribe", topic=TOPIC)
             good.ok(type="subscribe", topic=TOPIC)
             for cycle in range(5):
-                flood(bob, 200, start=cycle * 200)
-                for n in range(200):
-                    good.message([cycle * 200 + n, BLOCK])
+                feed(bob, good, 200, start=cycle * 200)
                 slow.send(type="ping", id=f"end {cycle}")
                 check_gaps(slow, cycle)
 

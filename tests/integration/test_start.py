@@ -238,7 +238,7 @@ def test_what_cannot_be_sent_is_told(broker: Broker, signals: int) -> None:
     """After drain_timeout, or at once with a second signal."""
     with Daemon({"default": alice(broker.url)}, {"drain_timeout": "1s" if signals == 1 else "60s"}) as daemon:
         daemon.wait_status()
-        broker.mute(type="publish")
+        broker.delay(type="publish", ms=60_000)
         with daemon.client() as client:
             client.send(type="publish", topic=TOPIC, data=1, id=1)
             broker.wait_for(type="publish", count=1)
