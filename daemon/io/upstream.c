@@ -175,8 +175,8 @@ static void log_failure(struct nl_upstream *u, const char *name, const struct nl
         snprintf(more, sizeof(more), "; %llu failures since the last such line",
                  (unsigned long long)u->failures_unlogged);
     nl_log_warning("%s: %s: %s%s%s%s%s", name, for_good ? "disconnected for good" : "not connected",
-                   nl_reason_name(ending->reason), ending->detail[0] == '\0' ? "" : ": ", ending->detail, code,
-                   more);
+                   nl_reason_name(ending->reason), ending->detail[0] == '\0' ? "" : ": ", ending->detail,
+                   code, more);
     u->failures_unlogged = 0;
 }
 
@@ -184,8 +184,8 @@ static void op_rejected(void *ctx, uid_t uid, const char *topic) {
     char name[96];
 
     name_of(ctx, name, sizeof(name));
-    nl_log_warning("%s: the broker closed the connection twice at a publish of uid %u to %s; it is given up", name,
-                   (unsigned)uid, topic);
+    nl_log_warning("%s: the broker closed the connection twice at a publish of uid %u to %s; it is given up",
+                   name, (unsigned)uid, topic);
 }
 
 static void op_changed(void *ctx, enum nl_session_state from, enum nl_session_state to,

@@ -57,9 +57,9 @@ struct nl_publish {
     bool echo; /* upstream */
 
     /* The outbox's own. */
-    uint64_t ref; /* our msgRef upstream, 1, 2, 3, ..., as text; a new one each time; 0 = never sent */
-    uint64_t seq; /* the order in which entries were pushed */
-    uint64_t sent_ms;     /* when it was, the last time */
+    uint64_t ref;     /* our msgRef upstream, 1, 2, 3, ..., as text; a new one each time; 0 = never sent */
+    uint64_t seq;     /* the order in which entries were pushed */
+    uint64_t sent_ms; /* when it was, the last time */
     uint64_t deadline_ms; /* of its ttl */
     bool in_flight;       /* sent and not answered, else it waits */
     bool redelivered;     /* sent again because a link went down before the answer */

@@ -8,17 +8,11 @@
 #include <utlist.h>
 
 #include "daemon/model/backoff.h"
-#include "daemon/model/echoes.h"
 #include "daemon/model/fanout.h"
-#include "daemon/model/outbox.h"
+#include "daemon/model/publisher.h"
 #include "daemon/model/subscriptions.h"
 #include "daemon/util/url.h"
 #include "protocol/alloc.h"
-#include "protocol/hazards.h"
-
-/* What the broker takes of one payload until it says otherwise. */
-#define DEFAULT_MAX_DATA 921600
-#define CODE_MESSAGE_TOO_LARGE 42930
 
 /* How long a publish may be unanswered before a heartbeat asks whether its turn has passed. */
 #define FENCE_AFTER_MS 1000
@@ -48,10 +42,7 @@ struct nl_session {
     bool announced;           /* holders were told connect or reconnect, and no disconnect since */
     bool plain_auth;          /* the last auth with reconnect:true made the broker crash */
     bool stopping;
-    uint64_t max_data; /* bytes of packed data that the broker takes */
-    unsigned carried;  /* sets of enum nl_hazard: the broker took such a publish, */
-    unsigned refused;  /* or closed the link because of one */
-    uint64_t due_ms;   /* WAITING: the next attempt; AUTHENTICATING: its deadline */
+    uint64_t due_ms; /* WAITING: the next attempt; AUTHENTICATING: its deadline */
     uint64_t last_sent_ms, last_received_ms;
     uint64_t awaiting_since_ms;       /* a heartbeat was sent then and nothing came since; 0 = none */
     uint64_t heartbeats, echoes_seen; /* sent and come back on this link */
@@ -62,8 +53,8 @@ struct nl_session {
     } fence; /* the heartbeat whose echo says that the turn of publishes has passed */
     struct nl_backoff backoff;
     struct nl_subscriptions *subscriptions;
-    struct nl_outbox *outbox;
-    struct nl_echoes echoes;
+    struct nl_publisher *publisher;
+    struct nl_outbox *outbox; /* the publisher's */
     struct nl_fanout fanout;
     struct nl_peer *peers; /* linked by session_prev, session_next */
     struct nl_session_stats stats;
@@ -189,120 +180,6 @@ static void announce_connection(struct nl_session *s, enum nl_event event) {
     nl_session_announce(s, event, nl_object_line(&o));
 }
 
-/* ---- the outcome of publishes ---- */
-
-static struct nl_line *published_line(const struct nl_publish *p) {
-    struct nl_object o;
-
-    nl_object_begin(&o, "published");
-    if (p->id != NULL)
-        nl_object_json(&o, "id", nl_slice_str(p->id));
-    nl_object_cstr(&o, "topic", p->topic);
-    nl_object_cstr(&o, "msgRef", p->msg_ref);
-    if (p->redelivered)
-        nl_object_bool(&o, "redelivered", true);
-    return nl_object_line(&o);
-}
-
-/* The most that one publish may have: more would never get through the outbox, or the broker. */
-static uint64_t max_data(const struct nl_session *s) {
-    return s->max_data < s->config->outbox_max_bytes ? s->max_data : s->config->outbox_max_bytes;
-}
-
-/* An error of our own that answers a publish; max_data is told where the size is the matter. */
-static struct nl_line *publish_error_line(const struct nl_session *s, enum nl_error error, const char *id,
-                                          const char *msg_ref, struct nl_slice topic, const char *hint,
-                                          uint64_t retry_after_ms) {
-    struct nl_object o;
-
-    nl_object_begin(&o, "error");
-    nl_object_cstr(&o, "request", "publish");
-    if (id != NULL)
-        nl_object_json(&o, "id", nl_slice_str(id));
-    nl_object_cstr(&o, "error", nl_error_name(error));
-    if (nl_error_code(error) != 0)
-        nl_object_int(&o, "code", nl_error_code(error));
-    nl_object_str(&o, "topic", topic);
-    nl_object_cstr(&o, "msgRef", msg_ref);
-    nl_object_cstr(&o, "hint", hint != NULL ? hint : nl_error_hint(error));
-    if (error == NL_ERROR_MESSAGE_TOO_LARGE)
-        nl_object_int(&o, "maxSizeBytes", (int64_t)max_data(s));
-    if (retry_after_ms != 0)
-        nl_object_int(&o, "retryAfterMs", (int64_t)retry_after_ms);
-    return nl_object_line(&o);
-}
-
-static void expect_echo(struct nl_session *s, const struct nl_publish *p) {
-    struct nl_slice topic = nl_slice_str(p->topic);
-
-    if (p->echo && nl_subscriptions_upstream_matches(s->subscriptions, topic, p->filter_key))
-        nl_echoes_expect(&s->echoes, topic, p->filter_key, nl_digest(nl_slice(p->data, p->data_len), s->seed),
-                         s->now_ms);
-}
-
-static void deliver_published(struct nl_session *s, const struct nl_publish *p) {
-    const char *from = s->identity.actor_token_id;
-    struct nl_local_message m = {
-        .topic = nl_slice_str(p->topic),
-        .data = nl_slice(p->data, p->data_len),
-        .from = nl_slice_str(from == NULL ? "" : from),
-        .filter_key = p->filter_key,
-        .except = s->config->own_messages == NL_OWN_ECHO ? NULL : p->owner,
-    };
-
-    s->carried |= p->hazards;
-    expect_echo(s, p);
-    s->stats.delivered += nl_fanout_local(&s->fanout, s->subscriptions, &m, s->now_ms);
-}
-
-static void learn_max_data(struct nl_session *s, const struct nl_frame *error) {
-    if (NL_FRAME_HAS(error, code) && error->code == CODE_MESSAGE_TOO_LARGE &&
-        NL_FRAME_HAS(error, max_size_bytes) && error->max_size_bytes > 0)
-        s->max_data = (uint64_t)error->max_size_bytes;
-}
-
-/*
- * Two closes are proof: what the broker has not been seen to carry, and was in this publish, is sent no more, for
- * as long as the session lives. A close for size says nothing about the content.
- */
-static void learn_refused(struct nl_session *s, const struct nl_publish *p, int close_code) {
-    if (close_code == CLOSE_INTERNAL_ERROR)
-        s->refused |= p->hazards & ~s->carried;
-    s->ops.rejected(s->ops.ctx, p->uid, p->topic);
-}
-
-static void answer_publish(struct nl_session *s, const struct nl_publish *p,
-                           const struct nl_outcome *outcome) {
-    struct nl_peer *peer = p->owner;
-    struct nl_line *line = NULL;
-
-    if (peer == NULL)
-        return;
-    peer->pending--;
-    if (outcome->error == NL_OK && outcome->broker_error == NULL) {
-        if (p->id != NULL || p->msg_ref != NULL)
-            line = published_line(p);
-    } else if (outcome->broker_error != NULL) {
-        line = nl_broker_error_line(outcome->broker_error, "publish", p->id, nl_slice_str(p->topic),
-                                    p->msg_ref == NULL ? nl_slice(NULL, 0) : nl_slice_str(p->msg_ref));
-    } else {
-        line = publish_error_line(s, outcome->error, p->id, p->msg_ref, nl_slice_str(p->topic), NULL, 0);
-    }
-    s->ops.answer(s->ops.ctx, peer, line);
-}
-
-static void publish_done(void *ctx, struct nl_publish *p, struct nl_outcome outcome) {
-    struct nl_session *s = ctx;
-
-    if (outcome.broker_error != NULL)
-        learn_max_data(s, outcome.broker_error);
-    else if (outcome.close_code != 0)
-        learn_refused(s, p, outcome.close_code);
-    else if (outcome.error == NL_OK)
-        deliver_published(s, p);
-    answer_publish(s, p, &outcome);
-}
-
 /* ---- making and ending a session ---- */
 
 /* The vendor's cloud is known to tell the filter of a message. */
@@ -342,16 +219,17 @@ static struct nl_subscriptions *make_subscriptions(struct nl_session *s,
     return nl_subscriptions_new(&l, &ops, start, s->seed);
 }
 
-static struct nl_outbox *make_outbox(struct nl_session *s, uint64_t now_ms) {
-    struct nl_outbox_limits l = {
-        .publish_rate = s->config->publish_rate,
-        .max_messages = s->config->outbox_max_messages,
-        .max_bytes = s->config->outbox_max_bytes,
-        .ttl_ms = s->config->ttl_ms,
-    };
-    struct nl_outbox_ops ops = {.send = send_publish, .done = publish_done, .ctx = s};
+static void forward_rejected(void *ctx, uid_t uid, const char *topic) {
+    struct nl_session *s = ctx;
 
-    return nl_outbox_new(&l, &ops, now_ms);
+    s->ops.rejected(s->ops.ctx, uid, topic);
+}
+
+static struct nl_publisher *make_publisher(struct nl_session *s, uint64_t now_ms) {
+    struct nl_publisher_ops ops = {
+        .send = send_publish, .answer = forward_answer, .rejected = forward_rejected, .ctx = s};
+
+    return nl_publisher_new(s->config, s->subscriptions, &s->fanout, &ops, s->seed, now_ms);
 }
 
 struct nl_session *nl_session_new(const struct nl_session_config *config, bool named,
@@ -367,15 +245,14 @@ struct nl_session *nl_session_new(const struct nl_session_config *config, bool n
     s->state = NL_SESSION_WAITING;
     s->since = ops->unix_time(ops->ctx);
     s->ending.reason = NL_REASON_STARTING;
-    s->max_data = DEFAULT_MAX_DATA;
     s->seed = ops->random(ops->ctx);
     nl_backoff_init(&s->backoff, config->reconnect_interval_ms, config->reconnect_max_interval_ms,
                     config->stable_after_ms);
-    nl_echoes_init(&s->echoes);
     nl_buffer_init(&s->scratch);
     nl_fanout_init(&s->fanout, forward_event, s);
     s->subscriptions = make_subscriptions(s, limits);
-    s->outbox = make_outbox(s, now_ms);
+    s->publisher = make_publisher(s, now_ms);
+    s->outbox = nl_publisher_outbox(s->publisher);
     return s;
 }
 
@@ -390,9 +267,8 @@ struct nl_session *nl_session_free(struct nl_session *s) {
     if (s == NULL)
         return NULL;
     assert(s->peers == NULL && (s->state == NL_SESSION_STOPPED || s->state == NL_SESSION_WAITING));
-    nl_outbox_free(s->outbox);
+    nl_publisher_free(s->publisher);
     nl_subscriptions_free(s->subscriptions);
-    nl_echoes_deinit(&s->echoes);
     nl_buffer_deinit(&s->scratch);
     identity_clear(&s->identity);
     free(s);
@@ -538,9 +414,8 @@ void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending
     s->awaiting_since_ms = 0;
     s->heartbeats = s->echoes_seen = 0;
     s->fence.heartbeat = 0;
-    nl_echoes_deinit(&s->echoes);
     nl_subscriptions_down(s->subscriptions, now_ms);
-    hurry = nl_outbox_down(s->outbox, ending->close_code);
+    hurry = nl_publisher_down(s->publisher, ending->close_code, now_ms);
     if (attempts_used_up(s)) {
         if (!s->stopping)
             s->ending.reason = NL_REASON_ATTEMPTS;
@@ -578,8 +453,7 @@ static void auth_granted(struct nl_session *s, const struct nl_frame *frame) {
     id->project_id = NL_FRAME_HAS(frame, project_id) ? copy(frame->project_id) : NULL;
     id->actor_type = NL_FRAME_HAS(frame, actor_type) ? copy(frame->actor_type) : NULL;
     id->protocol_version = NL_FRAME_HAS(frame, protocol_version) ? frame->protocol_version : 1;
-    nl_outbox_set_unanswered(s->outbox, id->protocol_version < 2);
-    s->max_data = DEFAULT_MAX_DATA; /* the plan may be another one */
+    nl_publisher_auth(s->publisher, id->actor_token_id, id->protocol_version);
     set_state(s, NL_SESSION_RESTORING, NULL);
     nl_subscriptions_up(s->subscriptions, NL_FRAME_HAS(frame, restored) ? frame->restored : nl_slice(NULL, 0),
                         s->now_ms);
@@ -616,7 +490,7 @@ static void on_control_answer(struct nl_session *s, const struct nl_frame *frame
 }
 
 static void on_published(struct nl_session *s, const struct nl_frame *frame) {
-    if (!nl_outbox_answer(s->outbox, frame, s->now_ms))
+    if (!nl_publisher_answer(s->publisher, frame, s->now_ms))
         s->stats.unexpected++;
 }
 
@@ -628,30 +502,14 @@ static void on_error(struct nl_session *s, const struct nl_frame *frame) {
         on_control_answer(s, frame);
 }
 
-/* Our own retained message, come back: our clients had it when it was published. */
-static bool swallow(struct nl_session *s, const struct nl_frame *m) {
-    struct nl_slice key = nl_slice(NULL, 0);
-    bool hidden;
-
-    if (!nl_echoes_waiting(&s->echoes) || !NL_FRAME_HAS(m, topic) || !NL_FRAME_HAS(m, data))
-        return false;
-    if (NL_FRAME_HAS(m, filter))
-        nl_raw_string(m->filter, &key);
-    hidden = nl_slice_equal(key, nl_slice_str("#"));
-    if (!nl_echoes_take(&s->echoes, m->topic, key, hidden, nl_digest(m->data, s->seed), s->now_ms))
-        return false;
-    if (NL_FRAME_HAS(m, msg_id))
-        nl_subscriptions_note_seen(s->subscriptions, m->topic, m->msg_id);
-    s->stats.swallowed++;
-    return true;
-}
-
 static void on_message(struct nl_session *s, const struct nl_frame *frame) {
     bool known = false;
 
     s->stats.messages++;
-    if (swallow(s, frame))
+    if (nl_publisher_swallow(s->publisher, frame, s->now_ms)) {
+        s->stats.swallowed++;
         return;
+    }
     s->stats.delivered += nl_fanout_message(&s->fanout, s->subscriptions, frame, s->now_ms, &known);
     s->stats.foreign += !known;
 }
@@ -730,80 +588,6 @@ struct nl_peer *nl_session_first_peer(const struct nl_session *s) {
     return s->peers;
 }
 
-static void refuse_publish(struct nl_session *s, struct nl_peer *peer, const struct nl_request *r,
-                           enum nl_error error, const char *hint, uint64_t retry_after_ms) {
-    char *msg_ref = r->msg_ref.ptr == NULL ? NULL : copy(r->msg_ref);
-
-    s->ops.answer(s->ops.ctx, peer,
-                  publish_error_line(s, error, r->id, msg_ref, r->topic, hint, retry_after_ms));
-    free(msg_ref);
-}
-
-/* Makes a publish of a request, but for its data. Takes the id and the filter key. */
-static struct nl_publish *make_publish(const struct nl_session *s, struct nl_peer *peer,
-                                       struct nl_request *r) {
-    struct nl_publish *p = nl_publish_new();
-
-    p->owner = peer;
-    p->uid = peer->uid;
-    p->topic = copy(r->topic);
-    p->msg_ref = r->msg_ref.ptr == NULL ? NULL : copy(r->msg_ref);
-    p->id = r->id;
-    r->id = NULL;
-    p->filter_key = r->filter_key;
-    r->filter_key = NULL;
-    p->qos = r->qos < 0 ? (int)s->config->qos : r->qos;
-    p->retain = r->retain;
-    /* Only a retained message is published with echo: else the broker would never give it to our later
-     * subscribers. Its copy to ourselves is swallowed. */
-    p->echo = r->retain;
-    return p;
-}
-
-static enum nl_error check_data(const struct nl_session *s, struct nl_slice data, unsigned *hazards,
-                                const char **why) {
-    if (data.len > max_data(s))
-        return NL_ERROR_MESSAGE_TOO_LARGE;
-    *hazards = nl_hazards(data);
-    if (*hazards & s->refused & NL_HAZARD_BYTES)
-        return NL_ERROR_BINARY_REFUSED;
-    if ((*hazards & s->refused) == 0)
-        return NL_OK;
-    *why = "this broker cannot carry maps with such keys; use strings, integers, booleans or null";
-    return NL_ERROR_BROKER_REJECTED;
-}
-
-static void publish(struct nl_session *s, struct nl_peer *peer, struct nl_request *r) {
-    struct nl_buffer data;
-    const char *why = NULL;
-    uint64_t retry_after_ms = 0;
-    unsigned hazards = 0;
-    enum nl_error error;
-    struct nl_publish *p;
-
-    nl_buffer_init(&data);
-    error = nl_msgpack_from_json(&data, r->data, NL_PACK_TAGGED, &why);
-    if (error == NL_OK)
-        error = check_data(s, nl_slice(data.bytes, data.len), &hazards, &why);
-    if (error != NL_OK) {
-        nl_buffer_deinit(&data);
-        refuse_publish(s, peer, r, error, why, 0);
-        return;
-    }
-    p = make_publish(s, peer, r);
-    p->data = nl_buffer_take(&data, &p->data_len);
-    p->hazards = hazards;
-    error = s->stopping ? NL_ERROR_SHUTTING_DOWN : nl_outbox_push(s->outbox, p, s->now_ms, &retry_after_ms);
-    if (error == NL_OK) {
-        peer->pending++;
-        return;
-    }
-    s->ops.answer(
-        s->ops.ctx, peer,
-        publish_error_line(s, error, p->id, p->msg_ref, nl_slice_str(p->topic), NULL, retry_after_ms));
-    nl_publish_free(p);
-}
-
 static void tap(struct nl_session *s, struct nl_peer *peer, const struct nl_request *r) {
     struct nl_object o;
 
@@ -821,7 +605,7 @@ static void tap(struct nl_session *s, struct nl_peer *peer, const struct nl_requ
 void nl_session_request(struct nl_session *s, struct nl_peer *peer, struct nl_request *r, uint64_t now_ms) {
     s->now_ms = now_ms;
     if (r->type == NL_REQUEST_PUBLISH)
-        publish(s, peer, r);
+        nl_publisher_request(s->publisher, peer, r, now_ms);
     else if (nl_slice_equal(r->topic, nl_slice_str("*")))
         tap(s, peer, r);
     else
@@ -896,7 +680,7 @@ void nl_session_run(struct nl_session *s, uint64_t now_ms) {
     nl_subscriptions_run(s->subscriptions, now_ms);
     if (s->state == NL_SESSION_RESTORING && !nl_subscriptions_restoring(s->subscriptions))
         go_live(s);
-    nl_outbox_run(s->outbox, now_ms);
+    nl_publisher_run(s->publisher, now_ms);
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b) {
@@ -921,7 +705,7 @@ uint64_t nl_session_next(const struct nl_session *s, uint64_t now_ms) {
 void nl_session_stop(struct nl_session *s, uint64_t now_ms) {
     s->now_ms = now_ms;
     s->stopping = true;
-    nl_outbox_fail_all(s->outbox, NL_ERROR_SHUTTING_DOWN);
+    nl_publisher_stop(s->publisher);
     close_link(s, (struct nl_ending){.reason = NL_REASON_STOPPED});
     if (s->state == NL_SESSION_WAITING) {
         s->ending.reason = NL_REASON_STOPPED;
