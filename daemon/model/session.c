@@ -424,7 +424,8 @@ void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending
         s->due_ms = hurry ? now_ms : now_ms + retry_delay(s, &s->ending);
         set_state(s, NL_SESSION_WAITING, &s->ending);
     }
-    if (s->announced)
+    /* Holders know of a stop by `shutdown`. */
+    if (s->announced && !s->stopping)
         announce_connection(s, NL_EVENT_DISCONNECT);
     s->announced = false;
 }
@@ -702,10 +703,16 @@ uint64_t nl_session_next(const struct nl_session *s, uint64_t now_ms) {
     return earlier(next, earlier(fence_due(s), echo_due(s)));
 }
 
-void nl_session_stop(struct nl_session *s, uint64_t now_ms) {
+void nl_session_fail_all(struct nl_session *s, enum nl_error error, uint64_t now_ms) {
     s->now_ms = now_ms;
+    nl_outbox_fail_all(s->outbox, error);
+    nl_subscriptions_fail_all(s->subscriptions, error, now_ms);
+}
+
+void nl_session_stop(struct nl_session *s, uint64_t now_ms) {
     s->stopping = true;
     nl_publisher_stop(s->publisher);
+    nl_session_fail_all(s, NL_ERROR_SHUTTING_DOWN, now_ms);
     close_link(s, (struct nl_ending){.reason = NL_REASON_STOPPED});
     if (s->state == NL_SESSION_WAITING) {
         s->ending.reason = NL_REASON_STOPPED;

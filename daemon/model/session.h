@@ -149,9 +149,15 @@ void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending
 /* The host was suspended: ask for a heartbeat at once. */
 void nl_session_resumed(struct nl_session *s, uint64_t now_ms);
 
-/* Does what is due. */
+/*
+ * Does what is due. What the broker has not sent in time is missed at the second run after its deadline only:
+ * let the loop read in between.
+ */
 void nl_session_run(struct nl_session *s, uint64_t now_ms);
 uint64_t nl_session_next(const struct nl_session *s, uint64_t now_ms); /* UINT64_MAX = nothing */
+
+/* Every request that has no answer yet, publish or not, is answered with this error now. */
+void nl_session_fail_all(struct nl_session *s, enum nl_error error, uint64_t now_ms);
 
 /* Ends it: what waits fails with shutting_down, the link is closed, no other is opened. */
 void nl_session_stop(struct nl_session *s, uint64_t now_ms);

@@ -649,6 +649,17 @@ static void refused(struct nl_subscriptions *s, struct topic *t, const struct nl
     settle(s, t, now_ms);
 }
 
+void nl_subscriptions_fail_all(struct nl_subscriptions *s, enum nl_error error, uint64_t now_ms) {
+    struct topic *t, *tmp;
+
+    HASH_ITER(hh, s->topics, t, tmp) {
+        refuse_waiting(s, t, NULL, error);
+        while (t->queue != NULL)
+            answer(s, t->queue, refusal_line(t->queue, error, NULL));
+        settle(s, t, now_ms);
+    }
+}
+
 static bool answers(const struct nl_frame *frame, enum op op) {
     switch (op) {
     case OP_SUBSCRIBE:

@@ -76,6 +76,12 @@ nl_subscriptions_free(struct nl_subscriptions *s); /* asserts that nobody holds 
 void nl_subscriptions_request(struct nl_subscriptions *s, struct nl_peer *peer, struct nl_request *request,
                               uint64_t now_ms);
 
+/*
+ * Every request that has no answer yet gets this error; wishes are as before those. An unsubscribe that has
+ * taken effect is answered with success all the same.
+ */
+void nl_subscriptions_fail_all(struct nl_subscriptions *s, enum nl_error error, uint64_t now_ms);
+
 /* The client leaves everything; what it asked for gets no answer. */
 void nl_subscriptions_leave(struct nl_subscriptions *s, struct nl_peer *peer, uint64_t now_ms);
 
