@@ -45,6 +45,7 @@ struct nl_session {
     uint64_t due_ms; /* WAITING: the next attempt; AUTHENTICATING: its deadline */
     uint64_t last_sent_ms, last_received_ms;
     uint64_t awaiting_since_ms;       /* a heartbeat was sent then and nothing came since; 0 = none */
+    uint64_t overdue_ms;              /* the deadline of the broker's that had passed at the last look */
     uint64_t heartbeats, echoes_seen; /* sent and come back on this link */
     struct {
         uint64_t heartbeat; /* its number on this link; 0 = none is out */
@@ -393,12 +394,19 @@ static bool attempts_used_up(const struct nl_session *s) {
     return s->stopping || !s->config->reconnect || retries >= s->config->max_reconnect_attempts;
 }
 
+static uint64_t earlier(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* A Retry-After is obeyed as far as denied_interval: a proxy may say anything. */
 static uint64_t retry_delay(struct nl_session *s, const struct nl_ending *ending) {
     uint64_t random = s->ops.random(s->ops.ctx);
     uint64_t delay = ending->slow ? nl_backoff_denied(&s->backoff, s->config->denied_interval_ms, random)
                                   : nl_backoff_failed(&s->backoff, s->now_ms, random);
 
-    return delay > ending->retry_after_ms ? delay : ending->retry_after_ms;
+    uint64_t asked = earlier(ending->retry_after_ms, s->config->denied_interval_ms);
+
+    return delay > asked ? delay : asked;
 }
 
 void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending, uint64_t now_ms) {
@@ -653,11 +661,24 @@ static uint64_t silence_due(const struct nl_session *s) {
     return s->awaiting_since_ms + s->config->heartbeat_timeout_ms;
 }
 
+/*
+ * After a stall of this process or of the whole host the answer may lie unread in the socket, so a deadline
+ * counts as missed only at the second look: the loop has read in between.
+ */
+static bool missed(struct nl_session *s, uint64_t deadline_ms) {
+    uint64_t before = s->overdue_ms;
+
+    if (deadline_ms > s->now_ms)
+        return false;
+    s->overdue_ms = deadline_ms;
+    return before == deadline_ms;
+}
+
 static void check_liveness(struct nl_session *s) {
-    if (s->state == NL_SESSION_AUTHENTICATING && s->due_ms <= s->now_ms)
+    if (s->state == NL_SESSION_AUTHENTICATING && missed(s, s->due_ms))
         close_link(s,
                    (struct nl_ending){.reason = NL_REASON_AUTH, .detail = "no answer to the auth in time"});
-    else if (silence_due(s) <= s->now_ms)
+    else if (missed(s, silence_due(s)))
         close_link(s, (struct nl_ending){.reason = NL_REASON_HEARTBEAT_TIMEOUT});
     else if (echo_due(s) <= s->now_ms)
         close_link(s, (struct nl_ending){.reason = NL_REASON_HEARTBEAT_TIMEOUT,
@@ -682,10 +703,6 @@ void nl_session_run(struct nl_session *s, uint64_t now_ms) {
     if (s->state == NL_SESSION_RESTORING && !nl_subscriptions_restoring(s->subscriptions))
         go_live(s);
     nl_publisher_run(s->publisher, now_ms);
-}
-
-static uint64_t earlier(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
 }
 
 uint64_t nl_session_next(const struct nl_session *s, uint64_t now_ms) {

@@ -3,6 +3,8 @@
 
 import os
 import resource
+import signal
+import socket
 import time
 from collections import Counter
 from typing import Any, Callable, Iterator
@@ -93,6 +95,45 @@ def test_a_refused_token_is_tried_again_slowly(kraken: Broker, name: str) -> Non
             waits = [auth_times(kraken, 2)[1] - before]
         assert all(0.35 < wait < 0.6 for wait in waits), waits
         daemon.wait_status()
+
+
+def say_later(server: RawServer, connection: socket.socket) -> None:
+    """What a proxy may say while its broker is away for long."""
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 86400\r\nContent-Length: 0\r\n\r\n")
+
+
+def test_retry_after_is_obeyed_within_bounds() -> None:
+    with RawServer(say_later) as server, \
+            Daemon({"default": alice(server.url, denied_interval="700ms")}, {"connect_rate": 0}):
+        waits = gaps(server.wait_attempts(3))
+    assert all(0.65 < wait < 2 for wait in waits), waits
+
+
+# Stalls
+
+def pause(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > end, "the time has passed")
+
+
+@pytest.mark.parametrize("waits_for", ["heartbeat", "auth"])
+def test_a_stall_of_our_own_is_no_silence_of_the_broker(kraken: Broker, waits_for: str) -> None:
+    """The answer comes while the daemon is stopped for longer than it would have waited."""
+    keys = alice(kraken.url, heartbeat_interval="300ms", heartbeat_timeout="700ms", auth_timeout="700ms")
+    kraken.delay(type=waits_for, ms=300)
+    with Daemon({"default": keys}) as daemon:
+        for n in range(3):
+            kraken.wait_for(type=waits_for, count=n + 1, timeoutMs=10000)
+            daemon.signal(signal.SIGSTOP)
+            pause(1.5)
+            daemon.signal(signal.SIGCONT)
+            daemon.wait_status()
+            if waits_for == "auth":
+                kraken.drop(abort=True)
+        if waits_for == "heartbeat":
+            assert len(kraken.received("auth")) == 1
+        assert "heartbeat_timeout" not in daemon.log() and "in time" not in daemon.log(), daemon.log()
 
 
 def many_sessions(url: str, count: int, **keys: Any) -> dict[str, Json]:
