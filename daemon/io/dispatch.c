@@ -69,7 +69,7 @@ static struct nl_session *attached(struct nl_client *c) {
 
     if (s != NULL && c->peer.session == NULL)
         nl_session_attach(s, &c->peer);
-    c->attached_once = true;
+    c->attached_once = c->attached_once || s != NULL;
     return s;
 }
 
@@ -99,7 +99,7 @@ static void auth_refusal(struct nl_client *c, const char *id, enum nl_error erro
     answer(c, &o);
 }
 
-void nl_dispatch_auth_outcome(struct nl_client *c, struct nl_upstream *upstream, bool denied) {
+void nl_dispatch_auth_outcome(struct nl_client *c, struct nl_upstream *upstream, enum nl_error error) {
     char *id = c->auth_id;
 
     if (!c->auth_waits)
@@ -107,9 +107,9 @@ void nl_dispatch_auth_outcome(struct nl_client *c, struct nl_upstream *upstream,
     c->auth_waits = false;
     c->auth_id = NULL;
     c->peer.pending--;
-    if (denied) {
+    if (error != NL_OK) {
         nl_session_detach(upstream->session, &c->peer, nl_server_now(c->server));
-        auth_refusal(c, id, NL_ERROR_ACCESS_DENIED, NULL);
+        auth_refusal(c, id, error, NULL);
     } else {
         auth_answer(c, upstream->session, id);
     }
@@ -140,6 +140,10 @@ static void on_auth(struct nl_client *c, struct nl_request *r) {
 
     if (c->attached_once) {
         refuse(c, r, NL_ERROR_ALREADY_ATTACHED, NULL);
+        return;
+    }
+    if (c->server->stopped) {
+        refuse(c, r, NL_ERROR_SHUTTING_DOWN, NULL);
         return;
     }
     c->attached_once = true;
@@ -250,6 +254,10 @@ static void on_session_request(struct nl_client *c, struct nl_request *r) {
     struct nl_session *s = attached(c);
     const char *why = NULL;
 
+    if (c->server->stopped) {
+        refuse(c, r, NL_ERROR_SHUTTING_DOWN, NULL);
+        return;
+    }
     if (s == NULL) {
         refuse(c, r, NL_ERROR_NOT_AUTHENTICATED,
                c->auth_failed ? NULL : "there is no default session for this client; choose one with auth");

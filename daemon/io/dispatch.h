@@ -16,7 +16,7 @@ void nl_dispatch_line(struct nl_client *c, struct nl_slice text);
 /* The line was longer than the limit. */
 void nl_dispatch_too_long(struct nl_client *c);
 
-/* Answers an auth that waited for upstream's first outcome; denied: the broker refused the token. */
-void nl_dispatch_auth_outcome(struct nl_client *c, struct nl_upstream *upstream, bool denied);
+/* Answers an auth that waited for upstream's first outcome: NL_OK, or why the client is on no session now. */
+void nl_dispatch_auth_outcome(struct nl_client *c, struct nl_upstream *upstream, enum nl_error error);
 
 #endif

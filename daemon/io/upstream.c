@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/io/upstream.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -33,7 +34,7 @@ static void on_link_frame(void *ctx, struct nl_slice frame) {
     nl_upstream_wake(u);
 }
 
-/* Close codes of the broker that mean something of their own (BROKER.md, "Transport"). */
+/* The broker closes with 4001 when it has revoked the token, with 4002 above the connection limit. */
 static void read_close_code(struct nl_ending *to, int code) {
     to->reason = NL_REASON_CLOSED;
     to->close_code = code;
@@ -254,7 +255,7 @@ struct nl_upstream *nl_upstream_by_name(struct nl_server *server, struct nl_slic
     return NULL;
 }
 
-/* Takes as long whatever the first difference is, so that nobody can feel a token's way. */
+/* Takes as long wherever the first difference is: the time tells nothing about a token. */
 static bool same_token(const char *token, struct nl_slice shown) {
     size_t len = strlen(token);
     unsigned char differs = len != shown.len;
@@ -264,15 +265,11 @@ static bool same_token(const char *token, struct nl_slice shown) {
     return differs == 0;
 }
 
-/* A session by token is like the default one, but for the token. */
+/* A session by token is like the default one, but for the token and, maybe, the broker. */
 static struct nl_session_config *token_config(const struct nl_server *server, struct nl_slice token) {
-    const struct nl_session_config *like = nl_config_default_session(server->config);
-    struct nl_session_config *config = nl_session_config_new();
+    struct nl_session_config *config = nl_session_config_like(nl_config_default_session(server->config));
 
-    free(config->url);
-    config->url = nl_strdup(server->config->daemon.client_token_url);
-    if (like != NULL && like->ca_file != NULL)
-        config->ca_file = nl_strdup(like->ca_file);
+    nl_config_set_text(&config->url, server->config->daemon.client_token_url);
     config->token = nl_strndup((const char *)token.ptr, token.len);
     return config;
 }
@@ -337,15 +334,17 @@ bool nl_upstream_starting(const struct nl_upstream *u) {
            nl_session_ending(u->session)->reason == NL_REASON_STARTING;
 }
 
-/* The broker denies this token: whoever is on a session of it is on none. */
+/* The broker denies this token: whoever is on a session of it is on none, with all that was asked answered.
+ */
 static void deny_all(struct nl_upstream *u) {
     struct nl_peer *peer;
 
+    nl_session_fail_all(u->session, NL_ERROR_ACCESS_DENIED, nl_server_now(u->server));
     while ((peer = nl_session_first_peer(u->session)) != NULL) {
         struct nl_client *c = nl_client_of(peer);
 
         if (c->auth_waits) {
-            nl_dispatch_auth_outcome(c, u, true);
+            nl_dispatch_auth_outcome(c, u, NL_ERROR_ACCESS_DENIED);
             continue;
         }
         nl_session_detach(u->session, peer, nl_server_now(u->server));
@@ -354,13 +353,15 @@ static void deny_all(struct nl_upstream *u) {
     }
 }
 
-/* Clients whose auth waited for the outcome of the first attempt. */
+/* Clients whose auth waited for the outcome of the first attempt; a session that closes under them had none.
+ */
 static void settle_waiting(struct nl_upstream *u) {
     struct nl_peer *peer = nl_session_first_peer(u->session), *next;
+    enum nl_error error = u->closing ? NL_ERROR_SHUTTING_DOWN : NL_OK;
 
     for (; peer != NULL; peer = next) {
         next = peer->session_next;
-        nl_dispatch_auth_outcome(nl_client_of(peer), u, false);
+        nl_dispatch_auth_outcome(nl_client_of(peer), u, error);
     }
 }
 
@@ -372,7 +373,8 @@ static void review(struct nl_upstream *u) {
     if (u->owned == NULL || nl_upstream_starting(u))
         return;
     denied = ending->reason == NL_REASON_ACCESS_DENIED && !nl_session_up(u->session);
-    if (denied || nl_session_up(u->session))
+    /* The states that a denied session goes through on its way out are one denial. */
+    if (!u->closing && (denied || nl_session_up(u->session)))
         nl_quota_guessed(u->opener, !denied, nl_server_now(u->server));
     if (denied)
         deny_all(u);
@@ -384,6 +386,8 @@ static void set_timer(struct nl_upstream *u) {
     uint64_t now = nl_server_now(u->server);
     uint64_t next = nl_session_next(u->session, now);
 
+    if (u->drain_until_ms != 0 && u->drain_until_ms < next)
+        next = u->drain_until_ms;
     if (next == UINT64_MAX)
         uv_timer_stop(&u->timer);
     else
@@ -411,13 +415,31 @@ static void free_if_over(struct nl_upstream *u) {
     uv_close((uv_handle_t *)&u->timer, on_closed);
 }
 
+/* A token's session without clients stays until what they published is out, as long as a publish may wait. */
+static bool drained(struct nl_upstream *u) {
+    uint64_t now = nl_server_now(u->server);
+
+    if (u->drain_until_ms == 0)
+        u->drain_until_ms = now + nl_session_config(u->session)->ttl_ms;
+    return nl_session_outbox_messages(u->session) == 0 || u->drain_until_ms <= now ||
+           nl_session_state(u->session) == NL_SESSION_STOPPED;
+}
+
+static void close_if_unused(struct nl_upstream *u) {
+    if (u->owned == NULL || u->closing)
+        return;
+    if (nl_session_first_peer(u->session) != NULL)
+        u->drain_until_ms = 0;
+    else if (drained(u))
+        nl_upstream_close(u);
+}
+
 void nl_upstream_run(struct nl_upstream *u) {
     rest(u);
     nl_session_run(u->session, nl_server_now(u->server));
     if (u->review)
         review(u);
-    if (u->owned != NULL && !u->closing && nl_session_first_peer(u->session) == NULL)
-        nl_upstream_close(u);
+    close_if_unused(u);
     set_timer(u);
     free_if_over(u);
 }

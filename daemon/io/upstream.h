@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A session and its link, put together: carries out what the session model asks for, on the loop, and tells
- * it what happened. Sessions of the configuration live as long as the daemon; one opened by a token ends with
- * its last client, and at once when the broker denies access.
+ * it what happened. Sessions of the configuration live as long as the daemon; one opened by a token ends
+ * after its last client, when what was published on it is out or after its ttl, and at once when the broker
+ * denies access.
  */
 #ifndef NL_IO_UPSTREAM_H
 #define NL_IO_UPSTREAM_H
@@ -29,8 +30,10 @@ struct nl_upstream {
     bool dirty;                      /* on the server's list: the session has something to do this turn */
     bool review;                     /* its state changed: clients may wait for that */
     bool closing;
-    uint64_t failures_since_ms;  /* when the first failure of this minute was logged */
-    uint32_t reasons_logged;     /* bit NL_REASON_x for each that was, since then; 0 = none */
+    uint64_t
+        drain_until_ms; /* opened by token and without clients: when it ends at the latest; 0 = it has some */
+    uint64_t failures_since_ms; /* when the first failure of this minute was logged */
+    uint32_t reasons_logged;    /* bit NL_REASON_x for each that was, since then; 0 = none */
     uint64_t failures_unlogged;
     struct nl_upstream *prev, *next;             /* in nl_server.upstreams */
     struct nl_upstream *dirty_prev, *dirty_next; /* in nl_server.busy */

@@ -86,7 +86,7 @@ static const struct nl_config_key keys[] = {
     STRING(daemon, URL, client_token_url, NULL, TEXT_LEN,
            "the broker of these sessions; empty: that of the default session"),
     COUNT(daemon, connect_rate, "5", 0, 1000,
-          "connects to brokers per second, all sessions together; 0: no limit"),
+          "connects per second of all configured sessions, and as many of those by token; 0: no limit"),
     TIME(daemon, drain_timeout, "5s", 0, 10 * MINUTE,
          "how long a stop waits for messages that are on their way"),
 
@@ -101,7 +101,7 @@ static const struct nl_config_key keys[] = {
          "the longest wait before the first retry; doubled for each further one"),
     TIME(session, reconnect_max_interval, "60s", 10, 24 * HOUR, "the longest wait before any retry"),
     TIME(session, denied_interval, "300s", 10, 24 * HOUR,
-         "the wait after the broker refused the token or its certificate is bad"),
+         "the wait after a refused token or a bad certificate, and the most that Retry-After can ask for"),
     TIME(session, stable_after, "30s", 0, HOUR,
          "how long a connection must live before the waits begin anew"),
     ROW(session, "max_reconnect_attempts", LIMIT, uint64_t, max_reconnect_attempts, "unlimited",
@@ -407,10 +407,26 @@ static void session_deinit(struct nl_session_config *session) {
     free(session->token);
 }
 
-struct nl_session_config *nl_session_config_new(void) {
+static void copy_texts(const char *name, void *section) {
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        if (in_section(&keys[i], name) && is_text(&keys[i])) {
+            char **field = (char **)field_of(&keys[i], section);
+
+            *field = *field ? nl_strdup(*field) : NULL;
+        }
+    }
+}
+
+struct nl_session_config *nl_session_config_like(const struct nl_session_config *like) {
     struct nl_session_config *session = nl_calloc(1, sizeof(*session));
 
-    set_defaults("session", session);
+    if (!like) {
+        set_defaults("session", session);
+        return session;
+    }
+    *session = *like;
+    session->name = session->token = session->token_file = NULL;
+    copy_texts("session", session);
     return session;
 }
 

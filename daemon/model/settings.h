@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What can be set, and to what: the settings of the daemon and of each session, and the table of their
- * keys (name, kind, range, default), which drives the parser, the defaults, --check-config and the
- * documentation; nothing about a key is written twice. Where settings come from is config.h's business.
+ * keys (name, kind, range, default), which drives the parser, the defaults and --check-config. The comments
+ * of the structs here and conf/nolagd.conf repeat the defaults for readers; a test holds the latter to the
+ * table. Where settings come from is config.h's business.
  */
 #ifndef NL_MODEL_SETTINGS_H
 #define NL_MODEL_SETTINGS_H
@@ -36,7 +37,8 @@ struct nl_daemon_config {
     bool allow_client_tokens;               /* yes */
     uint64_t client_token_sessions_per_uid; /* 16 */
     char *client_token_url; /* url for sessions opened by token; the default session's url, or the vendor's */
-    uint64_t connect_rate;  /* connects per second over all sessions; 5; 0 = no limit */
+    uint64_t connect_rate;  /* connects per second of the configured sessions, and again of those by token; 5;
+                               0 = no limit */
     uint64_t drain_timeout_ms; /* 5 s */
 };
 
@@ -50,7 +52,8 @@ struct nl_session_config {
     bool reconnect;   /* yes */
     uint64_t reconnect_interval_ms;     /* 1 s; at least 10 ms */
     uint64_t reconnect_max_interval_ms; /* 60 s */
-    uint64_t denied_interval_ms;        /* slow retry after access_denied, 4001, a bad certificate; 300 s */
+    uint64_t denied_interval_ms;        /* slow retry after access_denied, 4001, a bad certificate; bounds
+                                           Retry-After; 300 s */
     uint64_t stable_after_ms;           /* 30 s */
     uint64_t max_reconnect_attempts;    /* UINT64_MAX = "unlimited" (default); 0 = never */
     uint64_t heartbeat_interval_ms;     /* 30 s; 0 = none (warned about) */
@@ -85,13 +88,13 @@ const struct nl_session_config *nl_config_session(const struct nl_config *config
  * NULL. */
 const struct nl_session_config *nl_config_default_session(const struct nl_config *config);
 
-/* The defaults of [session], with no name and no token, for sessions opened by token. The caller frees with
- * nl_session_config_free(). */
-struct nl_session_config *nl_session_config_new(void);
+/* A copy of like (NULL: the defaults of [session]) with no name and no token, for sessions opened by token.
+ * The caller frees with nl_session_config_free(). */
+struct nl_session_config *nl_session_config_like(const struct nl_session_config *like);
 struct nl_session_config *nl_session_config_free(struct nl_session_config *config);
 
 /*
- * The table of keys: what the parser, --check-config, --dump-config and the documentation know about them.
+ * The table of keys: what the parser and --check-config know about them.
  */
 enum nl_config_kind {
     NL_CONFIG_TEXT,   /* char *, as all up to WORD; max is its length */

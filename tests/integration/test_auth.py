@@ -59,6 +59,43 @@ def test_by_an_unknown_token(broker: Broker) -> None:
         wait_until(lambda: connections(broker) == ["tok-alice"], "it ends with its last client")
 
 
+def test_a_token_session_is_like_the_default_one(broker: Broker) -> None:
+    """All its settings, of which this one is the easiest to see."""
+    with Daemon({"default": alice(broker.url, own_messages="echo")}) as daemon, daemon.client() as client:
+        client.ok(type="auth", token="tok-bob")
+        client.ok(type="subscribe", topic=TOPIC)
+        client.ok(type="publish", topic=TOPIC, data="mine")
+        client.receive(type="message", data="mine")
+
+
+def test_what_a_token_session_has_taken_is_sent_before_it_goes(broker: Broker) -> None:
+    """More than the broker takes at once."""
+    with Daemon({"default": alice(broker.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as client:
+            client.ok(type="auth", token="tok-bob")
+            for n in range(30):
+                client.send(type="publish", topic=TOPIC, data=n)
+        wait_until(lambda: connections(broker) == ["tok-alice"], "it ends")
+        assert [entry["data"] for entry in broker.accepts()] == list(range(30))
+
+
+def test_a_token_session_that_cannot_send_ends_with_the_ttl(broker: Broker) -> None:
+    with Daemon({"default": alice(broker.url, ttl="500ms", heartbeat_interval="60s")}) as daemon:
+        daemon.wait_status()
+        broker.mute(type="publish")
+        with daemon.client() as client, daemon.client() as other:
+            client.ok(type="auth", token="tok-bob")
+            client.send(type="publish", topic=TOPIC, data=1)
+            broker.wait_for(type="publish", count=1)
+            client.close()
+            other.ok(type="auth", token="tok-bob")
+            other.send(type="publish", topic=TOPIC, data=2)
+            broker.wait_for(type="publish", count=2)
+            assert len(broker.received("auth")) == 2, "who comes meanwhile finds it"
+        wait_until(lambda: connections(broker) == ["tok-alice"], "it ends")
+
+
 def test_auth_is_a_barrier(broker: Broker) -> None:
     broker.delay(type="auth", token="tok-bob", ms=200)
     with Daemon({"default": alice(broker.url)}) as daemon:
@@ -125,9 +162,9 @@ def test_no_default_session(broker: Broker) -> None:
         with daemon.client() as client:
             assert "session" not in client.ok(type="hello")
             assert "auth" in client.refused("not_authenticated", type="publish", topic=TOPIC, data=1)["hint"]
-        with daemon.client() as client:
-            client.ok(type="auth", session="two")
+            assert client.ok(type="auth", session="two")["success"], "what the hint says works"
             client.ok(type="publish", topic=TOPIC, data=1)
+            client.refused("already_attached", type="auth", session="one")
     with Daemon({"only": alice(broker.url)}) as daemon:
         assert daemon.wait_status()["session"] == "only"
     with Daemon({"a": alice(broker.url), "b": alice(broker.url, token="tok-bob")}, {"default_session": "b"}) as daemon:
@@ -160,6 +197,24 @@ def test_a_token_that_is_denied_later(broker: Broker) -> None:
             client.refused("not_authenticated", type="publish", topic=TOPIC, data=1)
 
 
+def test_what_waits_on_a_session_that_is_denied_is_answered(broker: Broker) -> None:
+    """Once each, sent already or not, before the client is told that it is on no session."""
+    with Daemon({"default": alice(broker.url)}) as daemon, daemon.client() as client:
+        daemon.wait_status()
+        client.ok(type="auth", token="tok-bob")
+        broker.mute(type="publish")
+        client.send(type="publish", topic=TOPIC, data=1, id="sent")
+        broker.wait_for(type="publish", count=1)
+        broker.refuse_auth(token="tok-bob")
+        broker.drop(token="tok-bob", abort=True)
+        client.send(type="publish", topic=TOPIC, data=2, id="waits")
+        lines = [client.read_line() for _ in range(3)]
+        assert [line["error"] for line in lines] == ["access_denied"] * 3, lines
+        assert [line.get("id") for line in lines] == ["sent", "waits", None]
+        assert [line.get("request") for line in lines] == ["publish", "publish", None]
+        client.nothing_else()
+
+
 def test_no_token_anywhere(broker: Broker) -> None:
     """Not in the log at debug level, not in an answer, not in the command line."""
     secrets = ["tok-alice", "tok-bob", "tok-secret-guess"]
@@ -188,7 +243,8 @@ def test_guesses_are_slowed_down(broker: Broker) -> None:
     with Daemon({"default": alice(broker.url)}) as daemon:
         daemon.wait_status()
         outcomes = [show(f"guess-{n}") for n in range(50)]
-        assert outcomes[:2] == ["access_denied"] * 2 and outcomes[-1] == "limit_reached"
+        assert outcomes[:5] == ["access_denied"] * 5, "four cost nothing"
+        assert outcomes[-1] == "limit_reached"
         assert outcomes.count("access_denied") < 12
         assert show("tok-alice") == "good", "a configured session's token is not a guess"
         wait_until(lambda: show("tok-bob") == "good", "the time is over")

@@ -228,7 +228,7 @@ static void expect_session_defaults(const struct nl_session_config *s) {
 }
 
 static void test_session_defaults(void **state) {
-    struct nl_session_config *s = nl_session_config_new();
+    struct nl_session_config *s = nl_session_config_like(NULL);
 
     (void)state;
     expect_session_defaults(s);
