@@ -129,35 +129,75 @@ static void on_stop_signal(uv_signal_t *handle, int number) {
     nl_server_stop(handle->data);
 }
 
-/* Signals must not keep the loop alive once everything else has ended. */
-static void watch_signals(uv_loop_t *loop, uv_signal_t signals[2], struct nl_server *server) {
-    static const int numbers[] = {SIGTERM, SIGINT};
+/* Daemons usually read their configuration again then: who expects that is told, and nobody is cut off. */
+static void on_hangup_signal(uv_signal_t *handle, int number) {
+    (void)handle;
+    (void)number;
+    nl_log_warning("SIGHUP is ignored: a changed configuration takes effect at a restart");
+}
 
-    for (int i = 0; i < 2; i++) {
-        uv_signal_init(loop, &signals[i]);
-        signals[i].data = server;
-        uv_signal_start(&signals[i], on_stop_signal, numbers[i]);
-        uv_unref((uv_handle_t *)&signals[i]);
+static const struct {
+    int number;
+    uv_signal_cb handler;
+} watched[] = {{SIGTERM, on_stop_signal}, {SIGINT, on_stop_signal}, {SIGHUP, on_hangup_signal}};
+
+enum { WATCHED = sizeof(watched) / sizeof(watched[0]) };
+
+struct signals {
+    uv_signal_t handles[WATCHED];
+    size_t count; /* that are initialised */
+};
+
+/* Signals must not keep the loop alive once everything else has ended. */
+static int watch_signals(struct signals *s, uv_loop_t *loop, struct nl_server *server) {
+    int error = 0;
+
+    for (s->count = 0; s->count < WATCHED && error == 0;) {
+        uv_signal_t *handle = &s->handles[s->count];
+
+        error = uv_signal_init(loop, handle);
+        if (error < 0)
+            break;
+        handle->data = server;
+        error = uv_signal_start(handle, watched[s->count].handler, watched[s->count].number);
+        uv_unref((uv_handle_t *)handle);
+        s->count++;
     }
+    if (error < 0)
+        nl_log_error("signals: %s", uv_strerror(error));
+    return error;
+}
+
+static void forget_signals(struct signals *s) {
+    for (size_t i = 0; i < s->count; i++)
+        uv_close((uv_handle_t *)&s->handles[i], NULL);
+}
+
+/* Whoever is told that we are ready may stop us: signals come first. */
+static int run(struct nl_server *server, uv_loop_t *loop, const struct nl_config *config) {
+    struct signals signals;
+    int error = watch_signals(&signals, loop, server);
+
+    if (error == 0)
+        error = nl_server_start(server, loop, config);
+    if (error == 0)
+        uv_run(loop, UV_RUN_DEFAULT);
+    forget_signals(&signals);
+    uv_run(loop, UV_RUN_DEFAULT);
+    return error;
 }
 
 /* Runs the daemon on its loop; returns the exit status. */
 static int serve(const struct nl_config *config) {
-    struct nl_server server;
-    uv_signal_t signals[2];
+    struct nl_server server = {0};
     uv_loop_t loop;
-    int error;
+    int error = uv_loop_init(&loop);
 
-    uv_loop_init(&loop);
-    error = nl_server_start(&server, &loop, config);
-    if (error == 0)
-        watch_signals(&loop, signals, &server);
-    uv_run(&loop, UV_RUN_DEFAULT);
-    if (error == 0) {
-        uv_close((uv_handle_t *)&signals[0], NULL);
-        uv_close((uv_handle_t *)&signals[1], NULL);
-        uv_run(&loop, UV_RUN_DEFAULT);
+    if (error < 0) {
+        nl_log_error("event loop: %s", uv_strerror(error));
+        return EXIT_FAILURE;
     }
+    error = run(&server, &loop, config);
     nl_server_deinit(&server);
     if (uv_loop_close(&loop) != 0)
         nl_log_error("the loop was left with open handles");
@@ -165,14 +205,13 @@ static int serve(const struct nl_config *config) {
 }
 
 /*
- * Before anything else: a client that goes away while we write must not end us; tokens must not reach a
- * core file or another process of our user; look-ups of many hosts must not wait for
- * each other's time-outs.
+ * Before anything else: a client that goes away while we write, or a SIGHUP before we watch for it, must not
+ * end us; tokens must not reach a core file or another process of our user.
  */
 static void prepare_process(void) {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
     prctl(PR_SET_DUMPABLE, 0);
-    setenv("UV_THREADPOOL_SIZE", "16", 0);
 }
 
 int main(int argc, char **argv) {

@@ -13,12 +13,10 @@
 #include "protocol/object.h"
 
 #define TICK_MS 1000
-#define SUSPEND_GAP_MS 10000 /* time asleep that asks for a heartbeat */
 #define CONNECT_BURST 10
-#define RESERVED_FILES                                                                                       \
-    64 /* descriptors that are not clients: links, look-ups, the log, the library's own                      \
-        */
+#define RESERVED_FILES 64 /* not for clients: links, look-ups, the log, the library's own */
 #define DRAIN_STEP_MS 20
+#define STOP_MARGIN_MS 5000 /* for the links to close after the drain, and for a slow host */
 
 uint64_t nl_server_now(const struct nl_server *s) {
     return uv_now(s->loop);
@@ -73,26 +71,29 @@ static void at_end_of_turn(uv_prepare_t *handle) {
 
 /* ---- now and then ---- */
 
-static uint64_t clock_ms(clockid_t clock) {
+static int64_t clock_ms(clockid_t clock) {
     struct timespec t;
 
     clock_gettime(clock, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* CLOCK_BOOTTIME goes on while the host sleeps, CLOCK_MONOTONIC does not. */
-static uint64_t time_asleep(void) {
-    return clock_ms(CLOCK_BOOTTIME) - clock_ms(CLOCK_MONOTONIC);
+static struct nl_clocks read_clocks(void) {
+    struct nl_clocks clocks;
+
+    clocks.before_ms = clock_ms(CLOCK_MONOTONIC);
+    clocks.boot_ms = clock_ms(CLOCK_BOOTTIME);
+    clocks.after_ms = clock_ms(CLOCK_MONOTONIC);
+    return clocks;
 }
 
 static void check_suspend(struct nl_server *s) {
-    uint64_t asleep = time_asleep();
+    uint64_t slept_ms = nl_suspend_look(&s->suspend, read_clocks());
     struct nl_upstream *u;
 
-    if (asleep < s->sleep_ms + SUSPEND_GAP_MS)
+    if (slept_ms == 0)
         return;
-    nl_log_notice("the host was asleep for %llu s", (unsigned long long)(asleep - s->sleep_ms) / 1000);
-    s->sleep_ms = asleep;
+    nl_log_notice("the host was asleep for %llu s", (unsigned long long)slept_ms / 1000);
     DL_FOREACH(s->upstreams, u) {
         nl_session_resumed(u->session, nl_server_now(s));
         nl_upstream_wake(u);
@@ -141,19 +142,25 @@ static void on_connection(uv_stream_t *listener, int status) {
 
 /* ---- start ---- */
 
-/* As many clients as configured, if there are file descriptors for them. */
-static uint64_t client_limit(const struct nl_daemon_config *config) {
-    struct rlimit limit;
+/* How many files may be open, after it was made as many as allowed. */
+static rlim_t file_limit(void) {
+    struct rlimit limit, most;
 
     if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return config->max_clients;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-    if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= config->max_clients + RESERVED_FILES)
+        return RLIM_INFINITY;
+    most = (struct rlimit){.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
+    return setrlimit(RLIMIT_NOFILE, &most) < 0 ? limit.rlim_cur : most.rlim_cur;
+}
+
+/* As many clients as configured, if there are file descriptors for them. */
+static uint64_t client_limit(const struct nl_daemon_config *config) {
+    rlim_t files = file_limit();
+
+    if (files == RLIM_INFINITY || files >= config->max_clients + RESERVED_FILES)
         return config->max_clients;
     nl_log_warning("the limit of %llu open files allows fewer clients than max_clients",
-                   (unsigned long long)limit.rlim_cur);
-    return limit.rlim_cur > RESERVED_FILES + 1 ? limit.rlim_cur - RESERVED_FILES : 1;
+                   (unsigned long long)files);
+    return files > RESERVED_FILES + 1 ? files - RESERVED_FILES : 1;
 }
 
 static void start_timers(struct nl_server *s) {
@@ -178,7 +185,7 @@ int nl_server_start(struct nl_server *s, uv_loop_t *loop, const struct nl_config
     *s = (struct nl_server){.loop = loop, .config = config, .access = {.own_uid = geteuid()}};
     nl_quotas_init(&s->quotas);
     s->max_clients = client_limit(&config->daemon);
-    s->sleep_ms = time_asleep();
+    nl_suspend_init(&s->suspend, read_clocks());
     s->links = nl_link_context_new(loop, &why);
     if (s->links == NULL) {
         nl_log_error("%s", why);
@@ -200,22 +207,25 @@ int nl_server_start(struct nl_server *s, uv_loop_t *loop, const struct nl_config
 
 /* ---- stop ---- */
 
-static void close_all(struct nl_server *s) {
+/* What has no outcome yet gets its error: all that clients still wait for is in their output then. */
+static void stop_sessions(struct nl_server *s) {
     struct nl_upstream *u, *tmp;
 
-    if (s->stopped)
-        return;
     s->stopped = true;
-    DL_FOREACH(s->upstreams, u) {
+    DL_FOREACH_SAFE(s->upstreams, u, tmp) {
         nl_upstream_close(u);
         nl_upstream_run(u);
     }
-    /* What the outbox still held has its error now: one last write before the clients go. */
     flush_clients(s);
-    while (s->clients != NULL)
-        nl_client_close(s->clients, "the daemon stops");
-    DL_FOREACH_SAFE(s->upstreams, u, tmp) {
-        nl_upstream_wake(u);
+}
+
+/* Those who have read all, or everyone. */
+static void close_clients(struct nl_server *s, bool all) {
+    struct nl_client *c, *tmp;
+
+    DL_FOREACH_SAFE(s->clients, c, tmp) {
+        if (all || nl_output_empty(&c->output))
+            nl_client_close(c, "the daemon stops");
     }
 }
 
@@ -230,7 +240,7 @@ static void close_handles(struct nl_server *s) {
     nl_link_context_close(s->links);
 }
 
-static bool drained(const struct nl_server *s) {
+static bool published(const struct nl_server *s) {
     const struct nl_upstream *u;
 
     DL_FOREACH(s->upstreams, u) {
@@ -242,10 +252,14 @@ static bool drained(const struct nl_server *s) {
 
 static void on_drain(uv_timer_t *timer) {
     struct nl_server *s = timer->data;
+    bool over = s->stop_requests > 1 || s->drain_until_ms <= nl_server_now(s);
 
-    if (!s->stopped && (s->stop_requests > 1 || drained(s) || s->drain_until_ms <= nl_server_now(s)))
-        close_all(s);
-    if (s->stopped && s->upstreams == NULL)
+    if (!s->stopped && (over || published(s)))
+        stop_sessions(s);
+    if (!s->stopped)
+        return;
+    close_clients(s, over);
+    if (s->upstreams == NULL && s->clients == NULL)
         close_handles(s);
 }
 
@@ -266,11 +280,12 @@ void nl_server_stop(struct nl_server *s) {
     if (s->stop_requests++ > 0)
         return;
     nl_log_notice("stopping");
-    nl_notify_stopping(s->config->daemon.drain_timeout_ms * 1000);
+    nl_notify_stopping((s->config->daemon.drain_timeout_ms + STOP_MARGIN_MS) * 1000);
     nl_listener_close(&s->listener);
     announce_shutdown(s);
     s->drain_until_ms = nl_server_now(s) + s->config->daemon.drain_timeout_ms;
-    uv_timer_start(&s->drain, on_drain, 0, DRAIN_STEP_MS);
+    /* Not at once: what clients have written before is read first. */
+    uv_timer_start(&s->drain, on_drain, DRAIN_STEP_MS, DRAIN_STEP_MS);
 }
 
 void nl_server_deinit(struct nl_server *s) {

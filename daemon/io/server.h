@@ -17,6 +17,7 @@
 #include "daemon/model/access.h"
 #include "daemon/model/backoff.h"
 #include "daemon/util/quota.h"
+#include "daemon/util/suspend.h"
 
 struct nl_server {
     uv_loop_t *loop;
@@ -40,9 +41,9 @@ struct nl_server {
     uv_timer_t tick;                 /* suspend detection, half closed clients, watchdog status */
     uv_timer_t watchdog;
     uv_timer_t drain;
-    uint64_t sleep_ms; /* boot time minus monotonic time, as last seen */
+    struct nl_suspend suspend;
     uint64_t drain_until_ms;
-    bool stopped;
+    bool stopped; /* the sessions are: nothing is asked of them any more */
     unsigned stop_requests;
     char status[128]; /* as last told to systemd */
 };
@@ -55,8 +56,9 @@ struct nl_server {
 int nl_server_start(struct nl_server *s, uv_loop_t *loop, const struct nl_config *config);
 
 /*
- * Stops: no new clients, `shutdown` to those who hold something, publishes get drain_timeout to go out, then
- * all is closed and the loop runs dry. A second call does not wait.
+ * Stops: no new clients, `shutdown` to those who hold something; publishes are sent; what then has no outcome
+ * is answered `shutting_down`; each client is closed when it has taken what waits for it. All that has
+ * drain_timeout, then the rest is closed and the loop runs dry. A second call does not wait.
  */
 void nl_server_stop(struct nl_server *s);
 

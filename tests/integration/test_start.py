@@ -9,6 +9,7 @@ import stat
 import subprocess
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any, Callable
 
@@ -249,6 +250,87 @@ def test_what_cannot_be_sent_is_told(broker: Broker, signals: int) -> None:
             lines = client.ended()
             assert [line["error"] for line in lines if "id" in line] == ["shutting_down"]
             assert daemon.wait() == 0
+
+
+def test_every_request_is_answered_at_the_end(broker: Broker) -> None:
+    """Control requests in flight and behind one another, and an auth that waits, with what stands behind it."""
+    broker.mute(type="subscribe")
+    with Daemon({"default": alice(broker.url)}) as daemon, daemon.client() as client, daemon.client() as shown:
+        daemon.wait_status()
+        broker.mute(type="auth", token="tok-bob")
+        client.send(type="subscribe", topic=TOPIC, id=1)
+        client.send(type="addFilters", topic=TOPIC, filters=["a"], id=2)
+        client.send(type="subscribe", topic="demo/ops/tasks", id=3)
+        client.send(type="publish", topic=TOPIC, data=1)
+        shown.send(type="auth", token="tok-bob", id=4)
+        shown.send(type="subscribe", topic=TOPIC, id=5)
+        broker.wait_for(type="subscribe", count=2)
+        broker.wait_for(type="auth", count=2)
+        daemon.signal(signal.SIGTERM)
+        lines = {line["id"]: line["error"] for line in client.ended() + shown.ended() if "id" in line}
+        assert lines == {n: "shutting_down" for n in range(1, 6)}
+        assert daemon.wait() == 0
+
+
+def test_what_clients_have_not_read_yet_is_waited_for(kraken: Broker, tmp_path: Path) -> None:
+    """More than the kernel keeps for them; a client that reads in time gets all, and the end is told to systemd."""
+    notify = NotifySocket(tmp_path)
+    count, data = 20, "x" * 100_000
+    with Daemon({"default": alice(kraken.url, publish_rate=0)}, {"drain_timeout": "60s"},
+                environment={"NOTIFY_SOCKET": notify.path}) as daemon, \
+            daemon.client(receive_buffer=4096) as reader, daemon.client() as writer:
+        daemon.wait_status()
+        reader.ok(type="subscribe", topic=TOPIC)
+        for n in range(count):
+            writer.ok(type="publish", topic=TOPIC, data=data)
+        daemon.signal(signal.SIGTERM)
+        assert writer.ended() == [], "who has read all is not kept"
+        assert daemon.process.poll() is None
+        lines = reader.ended()
+        assert [line["type"] for line in lines] == ["message"] * count + ["shutdown"]
+        assert all(line["data"] == data for line in lines[:-1])
+        assert daemon.wait() == 0
+    (stopping,) = [text for text in notify.texts() if "STOPPING=1" in text]
+    (extended,) = [line for line in stopping.splitlines() if line.startswith("EXTEND_TIMEOUT_USEC=")]
+    assert int(extended.split("=")[1]) > 61_000_000, "the links close after the drain"
+
+
+def test_who_does_not_read_delays_the_end_no_longer_than_configured(kraken: Broker) -> None:
+    with Daemon({"default": alice(kraken.url, publish_rate=0)}, {"drain_timeout": "1s"}) as daemon, \
+            daemon.client(receive_buffer=4096) as reader, daemon.client() as writer:
+        daemon.wait_status()
+        reader.ok(type="subscribe", topic=TOPIC)
+        for _ in range(20):
+            writer.ok(type="publish", topic=TOPIC, data="x" * 100_000)
+        daemon.signal(signal.SIGTERM)
+        before = time.monotonic()
+        assert daemon.wait() == 0
+        assert 0.9 < time.monotonic() - before < 5
+
+
+def test_a_hangup_ends_nothing(broker: Broker, daemon: Daemon, connect: Connect) -> None:
+    client = connect()
+    client.ok(type="subscribe", topic=TOPIC)
+    daemon.signal(signal.SIGHUP)
+    wait_until(lambda: "SIGHUP is ignored" in daemon.log(), "the signal has come")
+    client.ok(type="publish", topic=TOPIC, data=1)
+    client.nothing_else()
+    assert daemon.log().count("SIGHUP") == 1
+
+
+def test_a_stop_is_heeded_from_the_moment_of_ready(tmp_path: Path) -> None:
+    """Each time: the signal goes out as soon as READY=1 has come."""
+    for n in range(10):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        notify = NotifySocket(folder)
+        notify.socket.settimeout(LIMIT)
+        with Daemon({}, environment={"NOTIFY_SOCKET": notify.path}, wait=False, folder=folder) as daemon:
+            while "READY=1" not in notify.socket.recv(4096).decode():
+                pass
+            daemon.signal(signal.SIGTERM)
+            assert daemon.wait() == 0
+            assert not daemon.socket.exists()
 
 
 def test_the_process_keeps_its_memory_to_itself() -> None:
