@@ -364,8 +364,8 @@ static void drop_first(struct nl_link *link) {
 }
 
 /*
- * Not by returning -1, as one would: after that a libwebsockets that is built with _DEBUG, as Debian's 4.1.6 is,
- * closes a second time when it runs on libuv, which ends the connection before the frame is out.
+ * Not by returning -1, as one would: after that a libwebsockets that is built with _DEBUG, as Debian's 4.1.6
+ * is, closes a second time when it runs on libuv, which ends the connection before the frame is out.
  */
 static void send_close_frame(struct lws *wsi) {
     lws_close_reason(wsi, LWS_CLOSE_STATUS_NORMAL, NULL, 0);
@@ -566,6 +566,7 @@ static bool same_ca_file(const char *a, const char *b) {
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
 }
 
+/* NULL when libwebsockets cannot. */
 static struct vhost *make_vhost(struct nl_link_context *c, bool tls, const char *ca_file,
                                 struct nl_trust *trust) {
     struct lws_context_creation_info info = {
@@ -576,12 +577,16 @@ static struct vhost *make_vhost(struct nl_link_context *c, bool tls, const char 
         .connect_timeout_secs = NO_TIMEOUT_S,
         .vhost_name = "nolag",
     };
-    struct vhost *v = nl_calloc(1, sizeof(*v));
+    struct lws_vhost *lws = lws_create_vhost(c->lws, &info);
+    struct vhost *v;
 
+    if (lws == NULL)
+        return NULL;
+    v = nl_calloc(1, sizeof(*v));
     v->tls = tls;
     v->ca_file = ca_file == NULL ? NULL : nl_strdup(ca_file);
     v->trust = trust;
-    v->lws = lws_create_vhost(c->lws, &info);
+    v->lws = lws;
     LL_PREPEND(c->vhosts, v);
     return v;
 }
@@ -597,7 +602,12 @@ static struct vhost *vhost_for(struct nl_link_context *c, bool tls, const char *
             return v;
     if (tls && (trust = nl_trust_new(ca_file, why)) == NULL)
         return NULL;
-    return make_vhost(c, tls, ca_file, trust);
+    v = make_vhost(c, tls, ca_file, trust);
+    if (v == NULL) {
+        *why = "libwebsockets could not set up the connection";
+        nl_trust_free(trust);
+    }
+    return v;
 }
 
 static void destroy_lws(struct nl_link_context *c) {

@@ -7,7 +7,7 @@
  * reconnecting: that is the session's business.
  *
  * All callbacks come from the loop, never from inside a call to this module, and none comes
- * after on_closed, which comes exactly once for every nl_link_open() that returned 0.
+ * after on_closed, which comes exactly once for every nl_link_open().
  */
 #ifndef NL_IO_LINK_H
 #define NL_IO_LINK_H
