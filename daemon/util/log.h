@@ -26,10 +26,10 @@ void nl_log(enum nl_log_level level, const char *format, ...) __attribute__((for
 #define nl_log_warning(...) nl_log(NL_LOG_WARNING, __VA_ARGS__)
 #define nl_log_notice(...) nl_log(NL_LOG_NOTICE, __VA_ARGS__)
 #define nl_log_info(...) nl_log(NL_LOG_INFO, __VA_ARGS__)
-#define nl_log_debug(...)                          \
-    do {                                           \
-        if (nl_log_enabled(NL_LOG_DEBUG))          \
-            nl_log(NL_LOG_DEBUG, __VA_ARGS__);     \
+#define nl_log_debug(...)                                                                                    \
+    do {                                                                                                     \
+        if (nl_log_enabled(NL_LOG_DEBUG))                                                                    \
+            nl_log(NL_LOG_DEBUG, __VA_ARGS__);                                                               \
     } while (0)
 
 /*
