@@ -674,15 +674,28 @@ static bool missed(struct nl_session *s, uint64_t deadline_ms) {
     return before == deadline_ms;
 }
 
+/* What the broker owes us by now, if anything: an answer to the auth, a sign of life, an echo. */
+static uint64_t answer_due(const struct nl_session *s) {
+    return s->state == NL_SESSION_AUTHENTICATING ? s->due_ms : earlier(silence_due(s), echo_due(s));
+}
+
+static void give_up_link(struct nl_session *s) {
+    struct nl_ending ending = {.reason = NL_REASON_HEARTBEAT_TIMEOUT};
+    const char *why = "";
+
+    if (s->state == NL_SESSION_AUTHENTICATING) {
+        ending.reason = NL_REASON_AUTH;
+        why = "no answer to the auth in time";
+    } else if (s->now_ms < silence_due(s)) {
+        why = "the broker sends, but echoes no heartbeat";
+    }
+    snprintf(ending.detail, sizeof(ending.detail), "%s", why);
+    close_link(s, ending);
+}
+
 static void check_liveness(struct nl_session *s) {
-    if (s->state == NL_SESSION_AUTHENTICATING && missed(s, s->due_ms))
-        close_link(s,
-                   (struct nl_ending){.reason = NL_REASON_AUTH, .detail = "no answer to the auth in time"});
-    else if (missed(s, silence_due(s)))
-        close_link(s, (struct nl_ending){.reason = NL_REASON_HEARTBEAT_TIMEOUT});
-    else if (echo_due(s) <= s->now_ms)
-        close_link(s, (struct nl_ending){.reason = NL_REASON_HEARTBEAT_TIMEOUT,
-                                         .detail = "the broker sends, but echoes no heartbeat"});
+    if (missed(s, answer_due(s)))
+        give_up_link(s);
     else if (heartbeat_due(s) <= s->now_ms || fence_due(s) <= s->now_ms)
         send_heartbeat(s);
 }

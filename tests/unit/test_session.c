@@ -151,8 +151,7 @@ static struct world *world_new(void) {
 
     w->now = 100000;
     w->daemon = nl_config_new();
-    w->config = nl_session_config_new();
-    nl_config_set_text(&w->config->name, "main");
+    w->config = nl_config_add_session(w->daemon, "main");
     nl_config_set_text(&w->config->url, "ws://broker.example/ws");
     nl_config_set_text(&w->config->token, "tok-secret");
     nl_quotas_init(&w->quotas);
@@ -224,7 +223,6 @@ static void world_free(struct world *w) {
     }
     nl_session_free(w->s);
     nl_quotas_deinit(&w->quotas);
-    nl_session_config_free(w->config);
     nl_config_free(w->daemon);
     for (unsigned i = 0; i < w->sent_count; i++)
         free(w->sent[i]);
