@@ -3,7 +3,7 @@
 # For run.sh and quickstart.sh, which read it with ".": installs the Debian packages that are missing. Says what it does.
 
 NL_BUILD_PACKAGES="gcc libc6-dev meson ninja-build pkg-config libuv1-dev libwebsockets-dev libwebsockets-evlib-uv
-  libmsgpack-dev libinih-dev libsystemd-dev libjson-c-dev uthash-dev libutf8proc-dev"
+  libmsgpack-dev libinih-dev libsystemd-dev libjson-c-dev libssl-dev uthash-dev libutf8proc-dev"
 NL_BROKER_PACKAGES="python3 python3-websockets python3-msgpack"
 NL_TEST_PACKAGES="libcmocka-dev python3-pytest socat jq openssl systemd util-linux procps valgrind libc6-dbg"
 

@@ -231,6 +231,24 @@ def test_socket(root):
     assert "Accept" not in [key for key, _ in pairs]
 
 
+def dependencies():
+    """What the meson.build files ask pkg-config for, that is needed for a build."""
+    texts = [path.read_text(encoding="utf-8") for path in [TOP / "meson.build", *TOP.glob("*/meson.build")]]
+    found = re.findall(r"dependency\('([\w-]+)'\)", "".join(texts))
+    assert "openssl" in found and len(found) > 5
+    return sorted(set(found))
+
+
+@pytest.mark.skipif(shutil.which("dpkg") is None, reason="no Debian")
+@pytest.mark.parametrize("name", dependencies())
+def test_packages_to_build_with_are_told(name):
+    """In setup.sh and in the README."""
+    folder = run("pkg-config", "--variable=pcfiledir", name).stdout.strip()
+    package = run("dpkg", "-S", f"{folder}/{name}.pc").stdout.split(":")[0]
+    for text in ("tests/setup.sh", "README.md"):
+        assert package in re.findall(r"[\w.+-]+", (TOP / text).read_text(encoding="utf-8")), (package, text)
+
+
 @pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="no systemd-sysusers")
 def test_sysusers(root, tmp_path):
     """In an empty root: the user nolagd, whose group is nolag, and no group nolagd."""
