@@ -13,7 +13,9 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
+#include <grp.h>
 #include <ini.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +27,8 @@
 #include "protocol/alloc.h"
 #include "protocol/buffer.h"
 
-#define BROKER_IDLE_MS 60000 /* of silence, after which the broker closes (BROKER.md, "Transport") */
+#define BROKER_IDLE_MS 60000 /* of silence, after which the broker closes a connection */
+#define SHOWN_NAME_MAX 32    /* of a token_file; a longer one may be a token */
 
 /* ---- findings ---- */
 
@@ -390,18 +393,29 @@ static const char credential_advice[] =
     "put the actor token into the file that LoadCredential= of nolagd.service names for it "
     "(for \"token-default\" as shipped: /etc/nolagd/tokens/default), and start nolagd again";
 
-/* A bare name is not put into messages: a token that was pasted in the place of a file name would be seen
- * there. */
-static void read_bare_token(struct loader *l, struct nl_session_config *s, struct place place) {
-    bool credential;
-    char *folder = token_folder(l, &credential), *path = join_path(folder, s->token_file);
-    const char *why = nl_token_file_read(path, &s->token);
+/* A token that was pasted in the place of a file name must not be seen in a message. */
+static bool may_be_token(const char *name) {
+    return strncmp(name, "at_", 3) == 0 || strlen(name) > SHOWN_NAME_MAX;
+}
 
-    if (why && credential)
-        fail(l, place, "token_file: the credential of that name in %s %s; %s", folder, why,
-             credential_advice);
-    else if (why)
-        fail(l, place, "token_file: the file of that name in %s %s", folder, why);
+/* The folder from the root on, if it is there at all. For free(). */
+static char *full_folder(char *folder) {
+    char full[PATH_MAX];
+
+    if (!realpath(folder, full))
+        return folder;
+    free(folder);
+    return nl_strdup(full);
+}
+
+static void read_bare_token(struct loader *l, struct nl_session_config *s, struct place place) {
+    bool credential, secret = may_be_token(s->token_file);
+    char *folder = full_folder(token_folder(l, &credential)), *path = join_path(folder, s->token_file);
+    const char *kind = credential ? "credential" : "file", *why = nl_token_file_read(path, &s->token);
+
+    if (why)
+        fail(l, place, "token_file: the %s %s%s %s%s%s", kind, secret ? "of that name in " : "",
+             secret ? folder : path, why, credential ? "; " : "", credential ? credential_advice : "");
     free(path);
     free(folder);
 }
@@ -508,20 +522,34 @@ static void check_session(struct loader *l, size_t i) {
     check_times(l, i);
 }
 
+/* A file in which everything is still a comment is a mistake that is easily made. */
+static void check_purpose(struct loader *l) {
+    const struct nl_config_key *allow = nl_config_key("daemon", "allow_client_tokens");
+
+    if (l->config->session_count > 0)
+        return;
+    if (l->config->daemon.allow_client_tokens)
+        warn(l, (struct place){.file = l->path},
+             "there is no [session NAME]: only clients with tokens of their own can do anything");
+    else
+        warn(l, place_of(&l->daemon, allow),
+             "no session, and allow_client_tokens is no: no client can do anything");
+}
+
 static void check_daemon(struct loader *l) {
     const struct nl_daemon_config *d = &l->config->daemon;
     const struct nl_config_key *session = nl_config_key("daemon", "default_session");
     const struct nl_config_key *url = nl_config_key("daemon", "client_token_url");
-    const struct nl_config_key *allow = nl_config_key("daemon", "allow_client_tokens");
+    const struct nl_config_key *group = nl_config_key("daemon", "socket_group");
 
     if (d->default_session && !nl_config_session(l->config, d->default_session))
         fail(l, place_of(&l->daemon, session), "default_session: there is no [session %s]",
              d->default_session);
     if (d->client_token_url)
         check_url(l, place_of(&l->daemon, url), "client_token_url", d->client_token_url);
-    if (!d->allow_client_tokens && l->config->session_count == 0)
-        warn(l, place_of(&l->daemon, allow),
-             "no session, and allow_client_tokens is no: no client can do anything");
+    if (d->socket_group && !getgrnam(d->socket_group))
+        fail(l, place_of(&l->daemon, group), "socket_group: there is no group \"%s\"", d->socket_group);
+    check_purpose(l);
 }
 
 /* ---- the whole ---- */

@@ -24,7 +24,8 @@ struct nl_config_report {
  * Reads path and its conf.d. Returns the configuration, for nl_config_free(), or NULL when the report holds
  * errors. Values: "10s", "250ms", "1m" for times (a bare number is seconds), "64KiB", "2MiB" or a bare number
  * for sizes, yes/no/true/false/on/off/1/0 for booleans. A token_file that others than its owner and group can
- * read, that is empty, or whose content is no token (control characters, over 4096 bytes) is an error.
+ * read, that is empty, or whose content is no token (blanks, control characters, over 4096 bytes) is an
+ * error, and so is a socket_group that does not exist.
  */
 struct nl_config *nl_config_load(const char *path, struct nl_config_report *report);
 

@@ -43,6 +43,8 @@ static const char *check_token(char *bytes, size_t *len) {
     for (size_t i = 0; i < *len; i++) {
         if ((unsigned char)bytes[i] < 0x20 || bytes[i] == 0x7f)
             return "has a control character in it";
+        if (bytes[i] == ' ')
+            return "has a blank in it, which no token has";
     }
     if ((unsigned char)bytes[0] == 0xef && *len >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0)
         return "begins with a byte order mark";

@@ -7,9 +7,8 @@
 
 /*
  * Returns NULL with *token, for free() (wipe it first), or why there is none, a static text that goes on from
- * "the file
- * ...": not a regular file, readable or writable by everyone, empty, longer than 4096 bytes, control
- * characters, more than one line. White space behind the token is cut.
+ * "the file ...": not a regular file, readable or writable by everyone, empty, longer than 4096 bytes, blanks
+ * or control characters, more than one line. White space behind the token is cut.
  */
 const char *nl_token_file_read(const char *path, char **token);
 

@@ -42,7 +42,8 @@ def test_help_and_version() -> None:
 def test_check_config(tmp_path: Path) -> None:
     config = tmp_path / "nolagd.conf"
     config.write_text("[daemon]\nmax_clients = 10\n")
-    assert run("--check-config", "--config", str(config)).returncode == 0
+    result = run("--check-config", "--config", str(config))
+    assert result.returncode == 0 and f"{config}: there is no [session NAME]" in result.stderr, "it is said, but served"
     config.write_text("[daemon]\nmax_clinets = 10\n[session x]\nurl = http://x\n")
     result = run("--check-config", "--config", str(config))
     assert result.returncode == 1 and result.stdout == ""
@@ -60,6 +61,17 @@ def test_a_bad_configuration_does_not_start(tmp_path: Path) -> None:
     assert result.returncode == 1 and "token_file" in result.stderr
     assert not (tmp_path / "s").exists()
     assert not any("READY=1" in text for text in notify.texts())
+
+
+def test_a_group_that_does_not_exist(tmp_path: Path) -> None:
+    """Found before the start, and told once."""
+    config = tmp_path / "nolagd.conf"
+    config.write_text("[daemon]\nallow_client_tokens = yes\nsocket_group = nosuch\n")
+    for arguments in (["--check-config"], ["--socket", str(tmp_path / "s")]):
+        result = run("--config", str(config), *arguments)
+        assert result.returncode == 1
+        (error,) = [line for line in result.stderr.splitlines() if "error: " in line]
+        assert error.endswith(f'{config}:3: socket_group: there is no group "nosuch"')
 
 
 def test_a_token_that_everyone_can_read_is_refused(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@
 /* A session that needs nothing more; keys that follow it begin in line 3. */
 #define SESSION "[session x]\ntoken_file = ./token\n"
 #define VENDOR "wss://broker.nolag.app/ws"
+#define NO_SESSION "there is no [session NAME]: only clients with tokens of their own can do anything\n"
+#define LONG_KEY "client_token_url = wss://h/" /* takes a value of any length */
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 static char folder[32], home[PATH_MAX];
@@ -86,11 +88,11 @@ static void expect_text(const char *actual, const char *expected) {
     assert_string_equal(actual ? actual : "", expected);
 }
 
-/* The text loads, without a word. */
+/* The text loads, without a word other than that there is no session when it has none. */
 static void expect_fine(const char *text) {
     load_text(text);
     expect_text(report.errors, "");
-    expect_text(report.warnings, "");
+    expect_text(report.warnings, config->session_count == 0 ? "n.conf: " NO_SESSION : "");
 }
 
 static void expect_errors(const char *text, const char *errors) {
@@ -244,6 +246,30 @@ static void test_session_defaults(void **state) {
     assert_string_equal(config->sessions[0].name, "x");
     assert_string_equal(config->sessions[0].token, "at_token");
     assert_string_equal(config->sessions[0].token_file, "./token");
+}
+
+/* For a session by token: all but what makes it that one session. */
+static void test_session_like_another(void **state) {
+    struct nl_session_config *like;
+
+    (void)state;
+    put("ca.pem", "x");
+    expect_fine(
+        SESSION
+        "url = wss://h/\nca_file = ./ca.pem\nqos = 2\nttl = 7s\nreconnect = no\nown_messages = echo\n");
+    like = nl_session_config_like(&config->sessions[0]);
+    assert_null(like->name);
+    assert_null(like->token);
+    assert_null(like->token_file);
+    clear();
+    assert_string_equal(like->url, "wss://h/");
+    assert_string_equal(like->ca_file, "./ca.pem");
+    assert_int_equal(like->qos, 2);
+    assert_int_equal(like->ttl_ms, 7000);
+    assert_false(like->reconnect);
+    assert_int_equal(like->own_messages, NL_OWN_ECHO);
+    assert_int_equal(like->publish_rate, 50);
+    assert_null(nl_session_config_free(like));
 }
 
 /* Writing a default down changes nothing. */
@@ -463,8 +489,8 @@ static void test_texts(void **state) {
     path[107] = 'p';
     path[108] = '\0';
     expect_key_error(find("socket"), path, "longer than 107 bytes");
-    expect_fine("[daemon]\nsocket_group = nolag\nsocket = run/with blanks/s\n");
-    assert_string_equal(config->daemon.socket_group, "nolag");
+    expect_fine("[daemon]\nsocket_group = root\nsocket = run/with blanks/s\n");
+    assert_string_equal(config->daemon.socket_group, "root");
     assert_string_equal(config->daemon.socket, "run/with blanks/s");
     expect_key_error(find("default_session"), "a b",
                      "\"a b\" is no session name (1 to 64 letters, digits, \"_\", \".\" and \"-\")");
@@ -486,10 +512,10 @@ static void test_empty_values(void **state) {
     }
     put("ca.pem", "x");
     mkdir("conf.d", 0700);
-    put("conf.d/a.conf", "[session x]\nca_file =\n[daemon]\nsocket_group=;\n");
-    expect_fine("[daemon]\nsocket_group = g\n" SESSION "ca_file = ./ca.pem\n");
+    put("conf.d/a.conf", "[session x]\nca_file =\n[daemon]\nsocket=;\n");
+    expect_fine("[daemon]\nsocket = g\n" SESSION "ca_file = ./ca.pem\n");
     assert_null(config->sessions[0].ca_file);
-    assert_string_equal(config->daemon.socket_group, ";"); /* no blank before it: no comment */
+    assert_string_equal(config->daemon.socket, ";"); /* no blank before it: no comment */
 }
 
 static void test_values_that_are_mistakes(void **state) {
@@ -559,14 +585,20 @@ static void test_nearest_key(void **state) {
     }
 }
 
-/* Values of unknown keys and of token_file are where misplaced tokens are found: they are not repeated. */
+/* Values of unknown keys and of token_file are where misplaced tokens are found: what may be one is not
+ * repeated. */
 static void test_misplaced_tokens_stay_secret(void **state) {
+    char expected[256], text[256];
+
     (void)state;
+    snprintf(expected, sizeof(expected), "n.conf:2: token_file: the file of that name in %s does not exist\n",
+             folder);
     expect_errors("[session x]\ntoken = at_secret\n",
                   "n.conf:2: unknown key \"token\" in [session x]; did you mean \"token_file\"?\n"
                   "n.conf:1: [session x] has no token_file\n");
-    expect_errors("[session x]\ntoken_file = at_secret\n",
-                  "n.conf:2: token_file: the file of that name in . does not exist\n");
+    expect_errors("[session x]\ntoken_file = at_secret\n", expected);
+    snprintf(text, sizeof(text), "[session x]\ntoken_file = %0*d\n", 33, 7);
+    expect_errors(text, expected);
     expect_errors("[session x]\nat_secret\n" SESSION, "n.conf:2: neither a section nor KEY = VALUE\n");
 }
 
@@ -697,7 +729,7 @@ static void load_long(size_t len, const char *line_end) {
     size_t start = strlen(text);
 
     memset(text + start, 'g', len);
-    memcpy(text + start, "socket_group = ", 15);
+    memcpy(text + start, LONG_KEY, strlen(LONG_KEY));
     strcpy(text + start + len, line_end);
     strcat(text, "max_clients = 5\n");
     load_text(text);
@@ -716,7 +748,7 @@ static void test_long_lines(void **state) {
             expect_text(report.errors, len <= 199 ? "" : expected);
             if (len > 199)
                 continue;
-            assert_int_equal(strlen(config->daemon.socket_group), len - 15);
+            assert_int_equal(strlen(config->daemon.client_token_url), len - strlen("client_token_url = "));
             assert_int_equal(config->daemon.max_clients, 5);
         }
     }
@@ -868,7 +900,6 @@ static void test_token_content(void **state) {
     expect_token("a", "a");
     expect_token("at_x\r\n", "at_x");
     expect_token("at_x \t\n\n\v\f", "at_x");
-    expect_token("at x", "at x");
     expect_token("\xc3\xa4", "\xc3\xa4");
     memset(long_token, 't', sizeof(long_token));
     long_token[4096] = '\0';
@@ -889,6 +920,8 @@ static void test_token_content_refused(void **state) {
         {"at_\x01", "has a control character in it"},
         {"\tat_x", "has a control character in it"},
         {"at_x\x7f", "has a control character in it"},
+        {"at x", "has a blank in it, which no token has"},
+        {" at_x", "has a blank in it, which no token has"},
         {"\xef\xbb\xbf"
          "at_x",
          "begins with a byte order mark"},
@@ -964,6 +997,19 @@ static void test_token_permission(void **state) {
     expect_text(report.errors, "n.conf:2: token_file: ./token cannot be opened: permission denied\n");
 }
 
+/* Where the configuration lies may not be where one is: a message must lead to the file. */
+static void test_missing_token_is_named_in_full(void **state) {
+    char expected[256];
+
+    (void)state;
+    mkdir("etc", 0700);
+    put("etc/n.conf", "[session x]\ntoken_file = token-default\n");
+    load("etc/n.conf");
+    snprintf(expected, sizeof(expected),
+             "etc/n.conf:2: token_file: the file %s/etc/token-default does not exist\n", folder);
+    expect_text(report.errors, expected);
+}
+
 static void test_credentials(void **state) {
     char path[64], expected[512];
 
@@ -979,7 +1025,7 @@ static void test_credentials(void **state) {
     put("other", "at_other"); /* not looked for beside the configuration */
     load_text("[session x]\ntoken_file = other\n");
     snprintf(expected, sizeof(expected),
-             "n.conf:2: token_file: the credential of that name in %s does not exist; put the actor token "
+             "n.conf:2: token_file: the credential %s/other does not exist; put the actor token "
              "into the "
              "file that LoadCredential= of nolagd.service names for it (for \"token-default\" as shipped: "
              "/etc/nolagd/tokens/default), and start nolagd again\n",
@@ -995,10 +1041,20 @@ static void test_credentials(void **state) {
 
 static void test_no_sessions(void **state) {
     (void)state;
-    expect_fine("[daemon]\nallow_client_tokens = yes\n");
+    expect_warnings("", "n.conf: " NO_SESSION);
+    expect_warnings("[daemon]\nallow_client_tokens = yes\n", "n.conf: " NO_SESSION);
+    expect_warnings("#[session default]\n#token_file = token\n", "n.conf: " NO_SESSION);
     expect_warnings("[daemon]\nallow_client_tokens = no\n",
                     "n.conf:2: no session, and allow_client_tokens is no: no client can do anything\n");
     expect_fine("[daemon]\nallow_client_tokens = no\n" SESSION);
+}
+
+static void test_socket_group_exists(void **state) {
+    (void)state;
+    expect_fine("[daemon]\nsocket_group = root\n" SESSION);
+    expect_fine("[daemon]\nsocket_group =\n" SESSION);
+    expect_errors("[daemon]\nsocket_group = no such group\n" SESSION,
+                  "n.conf:2: socket_group: there is no group \"no such group\"\n");
 }
 
 static void test_token_required(void **state) {
@@ -1093,7 +1149,7 @@ static void test_plain_text_warnings(void **state) {
     expect_warnings(
         "[daemon]\nclient_token_url = ws://[::2]/\n",
         "n.conf:2: client_token_url: ws:// sends the token to ::2 for everyone on the way to read; "
-        "wss:// does not\n");
+        "wss:// does not\nn.conf: " NO_SESSION);
     expect_warnings(SESSION "url = ws://128.0.0.1/ws\n",
                     "n.conf:3: url: ws:// sends the token to 128.0.0.1 for everyone on the way to read; "
                     "wss:// does not\n");
@@ -1374,6 +1430,7 @@ int main(void) {
         TEST(test_table),
         TEST(test_daemon_defaults),
         TEST(test_session_defaults),
+        TEST(test_session_like_another),
         TEST(test_written_defaults),
         TEST(test_bounds),
         TEST(test_bounds_cover_the_table),
@@ -1388,6 +1445,7 @@ int main(void) {
         TEST(test_unknown_keys),
         TEST(test_nearest_key),
         TEST(test_misplaced_tokens_stay_secret),
+        TEST(test_missing_token_is_named_in_full),
         TEST(test_sections),
         TEST(test_long_session_names),
         TEST(test_twice),
@@ -1411,6 +1469,7 @@ int main(void) {
         TEST(test_token_permission),
         TEST(test_credentials),
         TEST(test_no_sessions),
+        TEST(test_socket_group_exists),
         TEST(test_token_required),
         TEST(test_same_session_twice),
         TEST(test_default_session),
