@@ -152,7 +152,8 @@ struct signals {
 static int watch_signals(struct signals *s, uv_loop_t *loop, struct nl_server *server) {
     int error = 0;
 
-    for (s->count = 0; s->count < WATCHED && error == 0;) {
+    s->count = 0;
+    while (error == 0 && s->count < WATCHED) {
         uv_signal_t *handle = &s->handles[s->count];
 
         error = uv_signal_init(loop, handle);
