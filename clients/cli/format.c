@@ -119,15 +119,18 @@ static int escape(char letter) {
     return found ? to[found - from] : -1;
 }
 
-char nolag_format_unknown(const char *format) {
+const char *nolag_format_unknown(const char *format) {
 #define X(letter, text) letter
     static const char known[] = NOLAG_FORMATS(X);
 #undef X
 
-    for (const char *p = format; *p; p++)
+    for (const char *p = format; *p; p++) {
         if (*p == '%' && !memchr(known, *++p, sizeof known - 1))
-            return *p ? *p : '%';
-    return 0;
+            return p - 1;
+        if (*p == '\\' && escape(*++p) < 0)
+            return p - 1;
+    }
+    return NULL;
 }
 
 static void put_format(struct nl_buffer *out, const char *format, const struct nolag_event *e,
@@ -139,7 +142,7 @@ static void put_format(struct nl_buffer *out, const char *format, const struct n
             put_field(out, *++p, e, o);
             if (terminal)
                 defuse(out, from);
-        } else if (*p == '\\' && escape(p[1]) >= 0) {
+        } else if (*p == '\\') {
             nl_buffer_append_byte(out, (uint8_t)escape(*++p));
         } else {
             nl_buffer_append_byte(out, (uint8_t)*p);

@@ -15,15 +15,15 @@
     X("l", "length of the payload as shown, in bytes")                                                       \
     X("x", "payload in hexadecimal")                                                                         \
     X("j", "the whole event as JSON")                                                                        \
-    X("f", "filter that the message was published with; several as a JSON list")                             \
+    X("f", "filter that the message was published with; several as a|b")                             \
     X("i", "msgId")                                                                                          \
     X("F", "from: the sender")                                                                               \
     X("U", "time of arrival, in Unix seconds")                                                               \
     X("I", "time of arrival, ISO 8601")                                                                      \
     X("%", "a percent sign")
 
-/* Looks at -F before the first message: the letter it does not know, or 0. */
-char nolag_format_unknown(const char *format);
+/* Looks at -F before the first message: where it has a % or a backslash with an unknown letter, or NULL. */
+const char *nolag_format_unknown(const char *format);
 
 /*
  * Appends the message as the options ask for, its newline included. On a terminal,

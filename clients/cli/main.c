@@ -35,14 +35,31 @@ static const struct nolag_verb *find(const char *name) {
     return NULL;
 }
 
-static enum nolag_exit refuse(const char *name) {
+/* "subscribe" and "publish" begin with what is meant. */
+static const struct nolag_verb *find_beginning(const char *name) {
+    for (const struct nolag_verb *const *v = verbs; *v; v++)
+        if (strncmp(name, (*v)->name, strlen((*v)->name)) == 0)
+            return *v;
+    return NULL;
+}
+
+static const struct nolag_verb *nearest(const char *name) {
     const struct nolag_verb *best = &nolag_verb_sub;
 
     for (const struct nolag_verb *const *v = verbs; *v; v++)
         if (nolag_distance(name, (*v)->name) < nolag_distance(name, best->name))
             best = *v;
-    if (nolag_distance(name, best->name) <= 2)
-        nolag_say("there is no verb \"%s\"; did you mean %s?", name, best->name);
+    return nolag_distance(name, best->name) <= 2 ? best : find_beginning(name);
+}
+
+static enum nolag_exit refuse(const char *name) {
+    const struct nolag_verb *meant = nearest(name);
+
+    if (*name == '-')
+        /* Not with its value: people try --token=... */
+        nolag_say("flags come behind the verb, as in nolag sub %.*s", (int)strcspn(name, "="), name);
+    else if (meant)
+        nolag_say("there is no verb \"%s\"; did you mean %s?", name, meant->name);
     else
         nolag_say("there is no verb \"%s\"; nolag --help lists them", name);
     return NOLAG_USAGE;
@@ -70,6 +87,10 @@ static enum nolag_exit dispatch(int argc, char **argv) {
     if (strcmp(argv[1], "--version") == 0) {
         printf("nolag " NOLAG_VERSION "\n");
         return NOLAG_OK;
+    }
+    if (strcmp(argv[1], "-h") == 0 && argc > 2) {
+        nolag_say("unexpected argument \"%s\": " NOLAG_NO_HOST, argv[2]);
+        return NOLAG_USAGE;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         show_help();

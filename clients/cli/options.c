@@ -132,6 +132,14 @@ static bool read_seconds(const char *text, double *out) {
     return true;
 }
 
+static bool set_text(const char **at, const char *arg) {
+    bool first = !*at;
+
+    *at = arg;
+    return first;
+}
+
+/* False when arg is no value for f, or a second text where the first one would be lost. */
 static bool set(struct nolag_options *o, const struct nolag_flag *f, const char *arg) {
     char *at = (char *)o + f->offset;
     bool given = true;
@@ -141,8 +149,7 @@ static bool set(struct nolag_options *o, const struct nolag_flag *f, const char 
         memcpy(at, &given, sizeof given);
         return true;
     case NOLAG_FLAG_TEXT:
-        memcpy(at, &arg, sizeof arg);
-        return true;
+        return set_text((const char **)(void *)at, arg);
     case NOLAG_FLAG_LIST:
         list_add((struct nolag_list *)(void *)at, arg);
         return true;
@@ -182,6 +189,26 @@ static const struct nolag_flag *find(const struct nolag_verb *verb, int result) 
     return NULL;
 }
 
+/* What a value has to be, for who gave another one. */
+static void say_range(char *text, size_t size, const struct nolag_flag *f) {
+    if (f->kind == NOLAG_FLAG_SECONDS)
+        snprintf(text, size, "a number above 0, such as 0.5");
+    else if (f->max == INT64_MAX)
+        snprintf(text, size, "a whole number, at least %lld", (long long)f->min);
+    else
+        snprintf(text, size, "a whole number from %lld to %lld", (long long)f->min, (long long)f->max);
+}
+
+static enum nolag_exit refuse_value(const struct nolag_verb *verb, const struct nolag_flag *f,
+                                    const char *value) {
+    char range[80];
+
+    if (f->kind == NOLAG_FLAG_TEXT)
+        return nolag_options_misused(verb, "--%s is given twice; it takes one %s", f->name, f->arg);
+    say_range(range, sizeof range, f);
+    return nolag_options_misused(verb, "\"%s\" is no %s for --%s: %s", value, f->arg, f->name, range);
+}
+
 static enum nolag_exit take_flag(struct nolag_options *o, const struct nolag_verb *verb, int result,
                                  char **argv) {
     const struct nolag_flag *f = find(verb, result == ':' ? optopt : result);
@@ -191,16 +218,32 @@ static enum nolag_exit take_flag(struct nolag_options *o, const struct nolag_ver
     if (result == ':')
         return nolag_options_misused(verb, "--%s needs its %s", f->name, f->arg);
     if (!set(o, f, optarg))
-        return nolag_options_misused(verb, "\"%s\" is no %s for --%s", optarg, f->arg, f->name);
+        return refuse_value(verb, f, optarg);
+    o->short_help = o->short_help || result == 'h';
     return NOLAG_OK;
 }
 
-static enum nolag_exit refuse_argument(const struct nolag_verb *verb, const char *arg) {
-    bool has_topic = verb->flags[0].letter == 't';
+static enum nolag_exit refuse_argument(const struct nolag_options *o, const struct nolag_verb *verb) {
+    const char *arg = *o->args;
 
-    return nolag_options_misused(verb, "unexpected argument \"%s\"%s%s%s", arg,
-                                 has_topic ? "; did you mean -t " : "", has_topic ? arg : "",
-                                 has_topic ? "?" : "");
+    if (o->short_help)
+        return nolag_options_misused(verb, "unexpected argument \"%s\": " NOLAG_NO_HOST, arg);
+    if (o->stdin_whole)
+        return nolag_options_misused(verb,
+                                     "unexpected argument \"%s\": -s is all of stdin; a session is --session",
+                                     arg);
+    if (verb->flags[0].letter == 't' && o->topics.count == 0)
+        return nolag_options_misused(verb, "unexpected argument \"%s\"; did you mean -t %s?", arg, arg);
+    return nolag_options_misused(verb, "unexpected argument \"%s\"; a value with blanks in it needs quotes",
+                                 arg);
+}
+
+/*
+ * Arguments where there should be none. Not when --help is asked for; but who writes -h HOST does not ask
+ * for help, and must not get it on stdout in place of messages.
+ */
+static bool has_stray_argument(const struct nolag_options *o, const struct nolag_verb *verb) {
+    return *o->args && (o->short_help || (!o->help && !verb->takes_args));
 }
 
 enum nolag_exit nolag_options_parse(struct nolag_options *o, const struct nolag_verb *verb, int argc,
@@ -216,8 +259,8 @@ enum nolag_exit nolag_options_parse(struct nolag_options *o, const struct nolag_
     while (code == NOLAG_OK && (result = getopt_long(argc, argv, letters, longs, NULL)) != -1)
         code = take_flag(o, verb, result, argv);
     o->args = argv + optind;
-    if (code == NOLAG_OK && *o->args && !o->help && !verb->takes_args)
-        code = refuse_argument(verb, *o->args);
+    if (code == NOLAG_OK && has_stray_argument(o, verb))
+        code = refuse_argument(o, verb);
     return code;
 }
 

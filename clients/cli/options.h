@@ -12,12 +12,14 @@
 
 #include "clients/cli/outcome.h"
 
+#define NOLAG_NO_HOST "-h is help; which broker is used is said in nolagd.conf"
+
 struct nolag_list {
     const char **items; /* views into argv */
     size_t count;
 };
 
-/* What the command line said. Zero, NULL or -1 (see nolag_options_init()) is: not given. */
+/* What the command line said. Zero, NULL or -1 is: not given. */
 struct nolag_options {
     struct nolag_list topics, filters;
     const char *message, *file;
@@ -25,6 +27,7 @@ struct nolag_options {
     bool null, stdin_whole, lines, jsonl, as_string, as_bytes, retain;
     bool verbose, no_newline, bytes, retry;
     bool json, quiet, debug, exit_code, help;
+    bool short_help; /* help, asked for by -h: for users of mosquitto the flag before a host */
     int64_t qos;    /* -1: not given */
     int64_t count;  /* 0: no limit */
     double timeout; /* seconds; -1: not given */
@@ -33,7 +36,7 @@ struct nolag_options {
 
 enum nolag_flag_kind {
     NOLAG_FLAG_BOOL,    /* bool */
-    NOLAG_FLAG_TEXT,    /* const char * */
+    NOLAG_FLAG_TEXT,    /* const char *: once */
     NOLAG_FLAG_LIST,    /* struct nolag_list: may be repeated */
     NOLAG_FLAG_INTEGER, /* int64_t, from min to max */
     NOLAG_FLAG_SECONDS, /* double, above 0 */

@@ -104,7 +104,7 @@ static enum nolag_exit run_ping(const struct nolag_options *o) {
 }
 
 static const struct nolag_flag status_flags[] = {
-    {'s', "session", "NAME", "the session to look at (default: nolagd's default session)", NOLAG_FLAG_TEXT,
+    {0, "session", "NAME", "the session to look at (default: nolagd's default session)", NOLAG_FLAG_TEXT,
      NOLAG_AT(session)},
     {0, "exit-code", NULL, "exit with 4 unless the session is connected", NOLAG_FLAG_BOOL,
      NOLAG_AT(exit_code)},
@@ -124,7 +124,7 @@ static const struct nolag_flag plain_flags[] = {
 const struct nolag_verb nolag_verb_status = {
     .name = "status",
     .summary = "Shows whether a session is connected to the broker, and why not.",
-    .usage = "[-s NAME] [--exit-code] [flags]",
+    .usage = "[--session NAME] [--exit-code] [flags]",
     .notes = "",
     .run = run_status,
     .flags = status_flags,

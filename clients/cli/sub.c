@@ -259,12 +259,12 @@ static void converse_again(struct subscriber *s) {
 }
 
 static enum nolag_exit check(const struct nolag_options *o) {
-    char unknown = o->format ? nolag_format_unknown(o->format) : 0;
+    const char *unknown = o->format ? nolag_format_unknown(o->format) : NULL;
 
     if (o->topics.count == 0)
         return nolag_options_misused(&nolag_verb_sub, "to what? -t TOPIC");
     if (unknown)
-        return nolag_options_misused(&nolag_verb_sub, "--format knows no %%%c", unknown);
+        return nolag_options_misused(&nolag_verb_sub, "--format knows no %.2s; the letters are in --help", unknown);
     if ((o->format != NULL) + o->json + o->verbose > 1)
         return nolag_options_misused(&nolag_verb_sub, "only one of --format, --json and --verbose");
     for (size_t i = 0; i < o->filters.count; i++)

@@ -226,7 +226,7 @@ FLAGS = {
             "-N, --no-newline", "--bytes", "--json", "--retry", "--quiet", "-d, --debug", "--session"],
     "pub": ["-t, --topic", "-m, --message", "-f, --file", "-s, --stdin", "-l, --lines", "--jsonl", "-n, --null",
             "--string", "--bytes", "--filter", "-q, --qos", "-r, --retain", "--json", "--quiet", "--session"],
-    "status": ["-s, --session", "--exit-code", "--json"],
+    "status": ["    --session", "--exit-code", "--json"],
     "sessions": ["--json"],
     "ping": ["--json"],
     "raw": ["--json", "--session"],
@@ -241,6 +241,23 @@ def test_help_lists_verbs_and_exit_codes():
         assert re.search(rf"^  {verb} ", text, re.M)
     for code in (0, 1, 2, 3, 4, 5, 6, 27):
         assert re.search(rf"^  {code} ", text, re.M)
+
+
+@pytest.mark.parametrize("args", [["-h"], ["help"]])
+def test_short_help(args):
+    assert nolag(None, *args).stdout == nolag(None, "--help").stdout != b""
+
+
+def test_help_says_what_does_not_work():
+    text = nolag(None, "sub", "--help").stdout.decode()
+    assert re.search(r"%f .*several as a\|b$", text, re.M)
+
+
+@pytest.mark.parametrize("asked", [["-h"], ["--help"], ["-t", TOPIC, "-h"], [TOPIC, "--help"]])
+@pytest.mark.parametrize("verb", ["sub", "pub"])
+def test_help_goes_to_stdout(verb, asked):
+    result = nolag(None, verb, *asked)
+    assert result.returncode == 0 and result.stderr == b"" and result.stdout == nolag(None, verb, "--help").stdout
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -267,14 +284,16 @@ def test_version():
     (["sub", "-Z"], "unknown flag -Z"),
     (["sub", "-t"], "--topic needs its TOPIC"),
     (["sub", TOPIC], "did you mean -t " + TOPIC),
-    (["sub", "-t", TOPIC, "-C", "0"], "for --count"),
-    (["sub", "-t", TOPIC, "-C", "many"], "for --count"),
-    (["sub", "-t", TOPIC, "-q", "3"], "for --qos"),
-    (["sub", "-t", TOPIC, "-W", "0"], "for --timeout"),
-    (["sub", "-t", TOPIC, "-W", "nan"], "for --timeout"),
-    (["sub", "-t", TOPIC, "-W", "5s"], "for --timeout"),
+    (["sub", "-t", TOPIC, "-C", "0"], '"0" is no COUNT for --count: a whole number, at least 1'),
+    (["sub", "-t", TOPIC, "-C", "many"], "for --count: a whole number, at least 1"),
+    (["sub", "-t", TOPIC, "-q", "3"], '"3" is no QOS for --qos: a whole number from 0 to 2'),
+    (["sub", "-t", TOPIC, "-W", "0"], "for --timeout: a number above 0, such as 0.5"),
+    (["sub", "-t", TOPIC, "-W", "nan"], "for --timeout: a number above 0"),
+    (["sub", "-t", TOPIC, "-W", "5s"], "for --timeout: a number above 0"),
     (["sub", "-t", TOPIC, "-F", "%p %y"], "no %y"),
-    (["sub", "-t", TOPIC, "-F", "100%"], "no %%"),
+    (["sub", "-t", TOPIC, "-F", "100%"], "no %;"),
+    (["sub", "-t", TOPIC, "-F", r"a\\\qb"], r"no \q;"),
+    (["sub", "-t", TOPIC, "-F", "a\\"], "no \\;"),
     (["sub", "-t", TOPIC, "-v", "--json"], "only one of"),
     (["sub", "-t", TOPIC, "--filter", '["a",'], "not a JSON list"),
     (["sub", "-t", TOPIC, "--socket", "/" + "x" * 200], "longer than"),
@@ -284,7 +303,21 @@ def test_version():
     (["pub", "-t", TOPIC, "-l", "--string", "--bytes"], "only one of"),
     (["pub", "-t", TOPIC, "-m", "x", "--filter", "a", "--filter", '["b","c"]'], "not a filter"),
     (["pub", "-t", TOPIC, "-t", "a/b/c", "--jsonl"], "one -t"),
-    (["pub", "-t", TOPIC, "-m", "x", "y"], "unexpected argument"),
+    (["pub", "-t", TOPIC, "-m", "hello", "world"], 'unexpected argument "world"; a value with blanks in it needs quotes'),
+    (["pub", "-m", "hello", TOPIC], f"did you mean -t {TOPIC}?"),
+    (["pub", "-t", TOPIC, "-s", "ops"], 'unexpected argument "ops": -s is all of stdin; a session is --session'),
+    (["pub", "-t", TOPIC, "-m", "a", "-m", "b"], "--message is given twice; it takes one TEXT"),
+    (["pub", "-t", TOPIC, "-f", "a", "--file", "b"], "--file is given twice"),
+    (["status", "--session", "a", "--session", "b"], "--session is given twice"),
+    (["sub", "-h", "localhost", "-t", TOPIC], 'unexpected argument "localhost": -h is help; which broker is used'),
+    (["pub", "-t", TOPIC, "-m", "x", "-h", "localhost"], "nolagd.conf"),
+    (["raw", "-h", "localhost"], "nolagd.conf"),
+    (["-h", "localhost", "sub"], 'unexpected argument "localhost": -h is help; which broker is used'),
+    (["subscribe", "-t", TOPIC], "did you mean sub?"),
+    (["publish"], "did you mean pub?"),
+    (["--session", "x", "pub"], "flags come behind the verb, as in nolag sub --session\n"),
+    (["--token=s3cret", "sub"], "as in nolag sub --token\n"),
+    (["status", "-s", "ops"], "unknown flag -s"),
     (["ping", "--json=yes"], "takes no argument"),
     (["status", "now"], "unexpected argument"),
 ])
@@ -489,7 +522,7 @@ def test_status(daemon, path):
 
 
 def test_status_of_a_session(daemon, path):
-    nolag(path, "status", "-s", "ops")
+    nolag(path, "status", "--session", "ops")
     assert daemon.requests[0]["session"] == "ops"
 
 
@@ -854,7 +887,7 @@ EVENT = message({"a": 1}, filter="region:us", msgId="m-1", **{"from": "bob"})
 
 @pytest.mark.parametrize("flags, shown", [
     (["-v"], TOPIC + ' {"a":1}\n'), (["-N"], '{"a":1}'), (["-F", "%t|%p|%f|%i|%F|%l|%%"], TOPIC + '|{"a":1}|region:us|m-1|bob|7|%\n'),
-    (["-F", r"\t%x\n\\\q"], "\t" + b'{"a":1}'.hex() + "\n\\\\q\n"), (["-N", "-F", r"%p\0"], '{"a":1}\0')])
+    (["-F", r"\t%x\n\\q"], "\t" + b'{"a":1}'.hex() + "\n\\q\n"), (["-N", "-F", r"%p\0"], '{"a":1}\0')])
 def test_formats(path, flags, shown):
     line = json.dumps(EVENT, separators=(",", ":")).encode() + b"\n"
     for args in (flags, ["--format" if f == "-F" else "--verbose" if f == "-v" else f for f in flags]):
