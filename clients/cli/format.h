@@ -15,7 +15,7 @@
     X("l", "length of the payload as shown, in bytes")                                                       \
     X("x", "payload in hexadecimal")                                                                         \
     X("j", "the whole event as JSON")                                                                        \
-    X("f", "filter that the message was published with; several as a|b")                             \
+    X("f", "filter that the message was published with; several as a|b")                                     \
     X("i", "msgId")                                                                                          \
     X("F", "from: the sender")                                                                               \
     X("U", "time of arrival, in Unix seconds")                                                               \

@@ -229,9 +229,8 @@ static enum nolag_exit refuse_argument(const struct nolag_options *o, const stru
     if (o->short_help)
         return nolag_options_misused(verb, "unexpected argument \"%s\": " NOLAG_NO_HOST, arg);
     if (o->stdin_whole)
-        return nolag_options_misused(verb,
-                                     "unexpected argument \"%s\": -s is all of stdin; a session is --session",
-                                     arg);
+        return nolag_options_misused(
+            verb, "unexpected argument \"%s\": -s is all of stdin; a session is --session", arg);
     if (verb->flags[0].letter == 't' && o->topics.count == 0)
         return nolag_options_misused(verb, "unexpected argument \"%s\"; did you mean -t %s?", arg, arg);
     return nolag_options_misused(verb, "unexpected argument \"%s\"; a value with blanks in it needs quotes",

@@ -28,10 +28,10 @@ struct nolag_options {
     bool verbose, no_newline, bytes, retry;
     bool json, quiet, debug, exit_code, help;
     bool short_help; /* help, asked for by -h: for users of mosquitto the flag before a host */
-    int64_t qos;    /* -1: not given */
-    int64_t count;  /* 0: no limit */
-    double timeout; /* seconds; -1: not given */
-    char **args;    /* what is left: NULL-terminated */
+    int64_t qos;     /* -1: not given */
+    int64_t count;   /* 0: no limit */
+    double timeout;  /* seconds; -1: not given */
+    char **args;     /* what is left: NULL-terminated */
 };
 
 enum nolag_flag_kind {

@@ -358,11 +358,12 @@ static enum nolag_exit check(const struct nolag_options *o) {
         return nolag_options_misused(&nolag_verb_pub, "--jsonl takes one -t, for lines without a topic");
     if (o->as_string && o->as_bytes)
         return nolag_options_misused(&nolag_verb_pub, "only one of --string and --bytes");
-    for (size_t i = 0; i < o->filters.count; i++)
-        if (!nolag_request_filter_valid(o->filters.items[i]) ||
-            (o->filters.count > 1 && nolag_request_filter_is_group(o->filters.items[i])))
-            return nolag_options_misused(&nolag_verb_pub, "--filter %s: not a filter", o->filters.items[i]);
-    return NOLAG_OK;
+    for (size_t i = 0; o->filters.count > 1 && i < o->filters.count; i++)
+        if (nolag_request_filter_is_group(o->filters.items[i]))
+            return nolag_options_misused(&nolag_verb_pub,
+                                         "--filter %s: one list alone, or filters without brackets",
+                                         o->filters.items[i]);
+    return nolag_request_check(&nolag_verb_pub, o, false);
 }
 
 static enum nolag_exit run_pub(const struct nolag_options *o) {
@@ -381,7 +382,7 @@ static enum nolag_exit run_pub(const struct nolag_options *o) {
 }
 
 static const struct nolag_flag flags[] = {
-    {'t', "topic", "TOPIC", "where to publish; repeatable: on each of them", NOLAG_FLAG_LIST,
+    {'t', "topic", "TOPIC", "where to publish; repeatable: on each of them; no wildcards", NOLAG_FLAG_LIST,
      NOLAG_AT(topics)},
     {'m', "message", "TEXT", "publish this", NOLAG_FLAG_TEXT, NOLAG_AT(message)},
     {'f', "file", "FILE", "publish the content of this file", NOLAG_FLAG_TEXT, NOLAG_AT(file)},
@@ -394,8 +395,8 @@ static const struct nolag_flag flags[] = {
     {0, "string", NULL, "the payload is a string, even if it is JSON too", NOLAG_FLAG_BOOL,
      NOLAG_AT(as_string)},
     {0, "bytes", NULL, "the payload is bytes, even if it is text", NOLAG_FLAG_BOOL, NOLAG_AT(as_bytes)},
-    {0, "filter", "FILTER", "publish with this filter; several: with all of them", NOLAG_FLAG_LIST,
-     NOLAG_AT(filters)},
+    {0, "filter", "FILTER", "publish with this filter; repeatable, or a JSON list: with all of them",
+     NOLAG_FLAG_LIST, NOLAG_AT(filters)},
     {'q', "qos", "QOS", "0, 1 or 2 (default 1)", NOLAG_FLAG_INTEGER, NOLAG_AT(qos), 0, 2},
     {'r', "retain", NULL, "the broker keeps it for later subscribers", NOLAG_FLAG_BOOL, NOLAG_AT(retain)},
     {0, "quiet", NULL, "no notes on stderr, only errors", NOLAG_FLAG_BOOL, NOLAG_AT(quiet)},

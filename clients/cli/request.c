@@ -4,7 +4,12 @@
 #include <stdio.h>
 
 #include "clients/cli/json.h"
+#include "protocol/filter.h"
+#include "protocol/topic.h"
 #include "protocol/transcode.h"
+
+#define FILTER_DEPTH 8 /* a filter needs three: the object and the list around it, and its own list */
+#define TOPICS "topics are app/room/topic or app/scope/room/topic, of letters, digits and _ : -"
 
 int64_t nolag_deadline(const struct nolag_options *o, double fallback) {
     double seconds = o->timeout > 0 ? o->timeout : fallback;
@@ -35,14 +40,65 @@ void nolag_request_end(struct nl_buffer *out) {
     nl_buffer_append_str(out, "}\n");
 }
 
-/* No real filter begins with a bracket and a quote. */
-bool nolag_request_filter_is_group(const char *filter) {
-    return strncmp(filter, "[\"", 2) == 0;
+static bool begins_with(const char *text, char c) {
+    return text[strspn(text, " \t\r\n")] == c;
 }
 
-bool nolag_request_filter_valid(const char *filter) {
-    return !nolag_request_filter_is_group(filter) ||
-           nolag_json_check(nl_slice_str(filter)) == NOLAG_JSON_VALUE;
+bool nolag_request_filter_is_group(const char *filter) {
+    return begins_with(filter, '[');
+}
+
+/* nolagd's own rule for a filter of a subscription: what it refuses there, publishing does not send either.
+ */
+static const char *filter_problem(const char *filter) {
+    const char *why = "not a JSON list of strings";
+    struct json_object *object = NULL;
+    struct nl_filters parsed;
+    struct nl_buffer text;
+
+    if (!nl_utf8_valid(nl_slice_str(filter)))
+        return "not UTF-8";
+    if (begins_with(filter, '{'))
+        return "a filter is text or a JSON list of texts, no object";
+    if (nolag_request_filter_is_group(filter) && nolag_json_check(nl_slice_str(filter)) != NOLAG_JSON_VALUE)
+        return why;
+    nl_buffer_init(&text);
+    nl_buffer_append_str(&text, "{\"\":[");
+    nolag_request_filter(&text, filter);
+    nl_buffer_append_str(&text, "]}");
+    if (nl_json_parse(nl_slice(text.bytes, text.len), FILTER_DEPTH, &object) == NL_OK) {
+        if (nl_filters_parse(&parsed, json_object_object_get(object, ""), &why) == NL_OK) {
+            nl_filters_deinit(&parsed);
+            why = NULL;
+        }
+        json_object_put(object);
+    }
+    nl_buffer_deinit(&text);
+    return why;
+}
+
+static const char *topic_problem(const char *topic) {
+    if (nl_topic_valid(nl_slice_str(topic)))
+        return NULL;
+    return strpbrk(topic, "+#*") ? "there are no wildcards; " TOPICS : TOPICS;
+}
+
+enum nolag_exit nolag_request_check(const struct nolag_verb *verb, const struct nolag_options *o, bool tap) {
+    const char *problem;
+
+    for (size_t i = 0; i < o->topics.count; i++) {
+        const char *topic = o->topics.items[i];
+
+        problem = tap && strcmp(topic, "*") == 0 ? NULL : topic_problem(topic);
+        if (problem)
+            return nolag_options_misused(verb, "-t %.80s: %s", topic, problem);
+    }
+    for (size_t i = 0; i < o->filters.count; i++) {
+        problem = filter_problem(o->filters.items[i]);
+        if (problem)
+            return nolag_options_misused(verb, "--filter %.80s: %s", o->filters.items[i], problem);
+    }
+    return NOLAG_OK;
 }
 
 void nolag_request_filter(struct nl_buffer *out, const char *filter) {

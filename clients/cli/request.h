@@ -21,10 +21,15 @@ void nolag_request_text(struct nl_buffer *out, const char *key, const char *text
 void nolag_request_end(struct nl_buffer *out); /* the bracket, and the newline */
 
 /*
- * One filter of the command line: its text, or, written as a JSON list of texts, an AND
- * group. False when it begins like a list and is none.
+ * Looks at the topics and filters of a command line, by nolagd's rules and the same for every verb; tap:
+ * "*" is a topic. NOLAG_USAGE after a message that names the wrong one.
  */
-bool nolag_request_filter_valid(const char *filter);
+enum nolag_exit nolag_request_check(const struct nolag_verb *verb, const struct nolag_options *o, bool tap);
+
+/*
+ * One filter of the command line: its text, or, when it begins with "[" (blanks before it do not count),
+ * a JSON list of texts: an AND group.
+ */
 bool nolag_request_filter_is_group(const char *filter);
 void nolag_request_filter(struct nl_buffer *out, const char *filter);
 

@@ -264,14 +264,11 @@ static enum nolag_exit check(const struct nolag_options *o) {
     if (o->topics.count == 0)
         return nolag_options_misused(&nolag_verb_sub, "to what? -t TOPIC");
     if (unknown)
-        return nolag_options_misused(&nolag_verb_sub, "--format knows no %.2s; the letters are in --help", unknown);
+        return nolag_options_misused(&nolag_verb_sub, "--format knows no %.2s; the letters are in --help",
+                                     unknown);
     if ((o->format != NULL) + o->json + o->verbose > 1)
         return nolag_options_misused(&nolag_verb_sub, "only one of --format, --json and --verbose");
-    for (size_t i = 0; i < o->filters.count; i++)
-        if (!nolag_request_filter_valid(o->filters.items[i]))
-            return nolag_options_misused(&nolag_verb_sub, "--filter %s: not a JSON list",
-                                         o->filters.items[i]);
-    return NOLAG_OK;
+    return nolag_request_check(&nolag_verb_sub, o, true);
 }
 
 static enum nolag_exit run_sub(const struct nolag_options *o) {
@@ -292,11 +289,11 @@ static enum nolag_exit run_sub(const struct nolag_options *o) {
 }
 
 static const struct nolag_flag flags[] = {
-    {'t', "topic", "TOPIC", "what to subscribe to; repeatable; \"*\" is all of the session", NOLAG_FLAG_LIST,
-     NOLAG_AT(topics)},
-    {0, "filter", "FILTER", "only messages with this filter; several: with any of them", NOLAG_FLAG_LIST,
+    {'t', "topic", "TOPIC", "what to subscribe to; repeatable; no wildcards; \"*\": see below",
+     NOLAG_FLAG_LIST, NOLAG_AT(topics)},
+    {0, "filter", "FILTER", "only messages with this filter; repeatable: with any of them", NOLAG_FLAG_LIST,
      NOLAG_AT(filters)},
-    {0, "group", "NAME", "share the messages with the other members of this group", NOLAG_FLAG_TEXT,
+    {0, "group", "NAME", "a load-balanced group: this version answers not_supported", NOLAG_FLAG_TEXT,
      NOLAG_AT(group)},
     {'q', "qos", "QOS", "0, 1 or 2 (default 1)", NOLAG_FLAG_INTEGER, NOLAG_AT(qos), 0, 2},
     {'C', "count", "COUNT", "end after that many messages", NOLAG_FLAG_INTEGER, NOLAG_AT(count), 1,
@@ -325,7 +322,9 @@ const struct nolag_verb nolag_verb_sub = {
     .name = "sub",
     .summary = "Shows the messages of topics, one per line: the payload, text as it is, all else as JSON.",
     .usage = "-t TOPIC [-t TOPIC] [--filter FILTER] [flags]",
-    .notes = "A FILTER that must match together with others is a JSON list: --filter '[\"a\",\"b\"]'.\n\n"
+    .notes = "A FILTER that must match together with others is a JSON list: --filter '[\"a\",\"b\"]'.\n"
+             "The TOPIC \"*\" is what nolagd delivers to its other clients, so nothing while nobody else\n"
+             "subscribes; it is for root and nolagd's own user.\n\n"
              "FORMAT is text with \\n \\t \\r \\0 \\a \\e and\n" FORMAT_LINES "\n"
              "  nolag sub -t demo/ops/events -C 1 -W 10\n"
              "  nolag sub -t demo/ops/events --json | jq .data\n",

@@ -251,6 +251,8 @@ def test_short_help(args):
 def test_help_says_what_does_not_work():
     text = nolag(None, "sub", "--help").stdout.decode()
     assert re.search(r"%f .*several as a\|b$", text, re.M)
+    assert re.search(r"--group .*not_supported$", text, re.M)
+    assert "nothing while nobody else" in text
 
 
 @pytest.mark.parametrize("asked", [["-h"], ["--help"], ["-t", TOPIC, "-h"], [TOPIC, "--help"]])
@@ -295,13 +297,18 @@ def test_version():
     (["sub", "-t", TOPIC, "-F", r"a\\\qb"], r"no \q;"),
     (["sub", "-t", TOPIC, "-F", "a\\"], "no \\;"),
     (["sub", "-t", TOPIC, "-v", "--json"], "only one of"),
-    (["sub", "-t", TOPIC, "--filter", '["a",'], "not a JSON list"),
+    (["sub", "-t", "a/b/c", "-t", "a/b"], "nolag: sub: -t a/b: topics are app/room/topic"),
+    (["sub", "-t", "a/b/#"], "-t a/b/#: there are no wildcards; topics are app/room/topic"),
+    (["sub", "-t", "a/+/c"], "-t a/+/c: there are no wildcards"),
+    (["pub", "-m", "x", "-t", "a/b/c/d/e"], "-t a/b/c/d/e: topics are"),
+    (["pub", "-m", "x", "-t", "*"], "-t *: there are no wildcards"),
+    (["pub", "--jsonl", "-t", ""], "-t : topics are"),
     (["sub", "-t", TOPIC, "--socket", "/" + "x" * 200], "longer than"),
     (["pub", "-t", TOPIC], "what to publish?"),
     (["pub", "-m", "x"], "where to?"),
     (["pub", "-t", TOPIC, "-m", "x", "-n"], "only one of"),
     (["pub", "-t", TOPIC, "-l", "--string", "--bytes"], "only one of"),
-    (["pub", "-t", TOPIC, "-m", "x", "--filter", "a", "--filter", '["b","c"]'], "not a filter"),
+    (["pub", "-t", TOPIC, "-m", "x", "--filter", "a", "--filter", '["b","c"]'], '["b","c"]: one list alone'),
     (["pub", "-t", TOPIC, "-t", "a/b/c", "--jsonl"], "one -t"),
     (["pub", "-t", TOPIC, "-m", "hello", "world"], 'unexpected argument "world"; a value with blanks in it needs quotes'),
     (["pub", "-m", "hello", TOPIC], f"did you mean -t {TOPIC}?"),
@@ -325,6 +332,20 @@ def test_wrong_use(args, said):
     result = nolag("/nonexistent", *args)
     assert result.returncode == 2 and result.stdout == b""
     assert said in result.stderr.decode() and result.stderr.startswith(b"nolag: ")
+
+
+@pytest.mark.parametrize("filter_, said", [
+    ('["a",', "not a JSON list"), ("[a]", "not a JSON list"), ("[", "not a JSON list"), ('["a","b"] x', "not a JSON list"),
+    ("[]", "a filter is a string"), (" [ ] ", "a filter is a string"), ('["a"]', "a list of two or more"),
+    ('["a",1]', "a filter is a string"), ('["a",["b","c"]]', "a filter is a string"), ('["a",""]', "a filter is a string"),
+    ('{"a":1}', "no object"), (" {", "no object"), ("", "a filter is a string"), ("a|b", "without / # + |"),
+    ("a/b", "without"), ('["a","b#"]', "without"), pytest.param("x" * 1025, "longer than 1024 bytes", id="long"), ("\udcff", "not UTF-8")])
+@pytest.mark.parametrize("verb", [["sub"], ["pub", "-m", "x"]])
+def test_wrong_filter(verb, filter_, said):
+    """The same for both, and never taken for a text that nothing matches."""
+    result = nolag("/nonexistent", *verb, "-t", TOPIC, "--filter", filter_)
+    assert result.returncode == 2
+    assert result.stderr.startswith(b"nolag: %s: --filter " % verb[0].encode()) and said in result.stderr.decode(errors="replace")
 
 
 @pytest.mark.parametrize("args", [["--token", "s3cret"], ["--token=s3cret"]])
@@ -631,6 +652,7 @@ def test_json_nested_too_deep(daemon, path):
     (["-m", "x", "--filter", "a"], {"data": "x", "filter": "a"}),
     (["-m", "x", "--filter", "a", "--filter", "b"], {"data": "x", "filters": ["a", "b"]}),
     (["-m", "x", "--filter", '["a", "b"]'], {"data": "x", "filters": ["a", "b"]}),
+    (["-m", "x", "--filter", ' [ "a", "b" ]'], {"data": "x", "filters": ["a", "b"]}),
 ])
 def test_fields_of_a_publish(daemon, path, flags, fields):
     assert nolag(path, "pub", "-t", TOPIC, *flags).returncode == 0
@@ -839,6 +861,7 @@ def test_jsonl_with_bad_lines(daemon, path):
 @pytest.mark.parametrize("flags, fields", [
     ([], {}), (["-q", "2"], {"qos": 2}), (["--filter", "a"], {"filters": ["a"]}),
     (["--filter", "a", "--filter", '["b", "c"]'], {"filters": ["a", ["b", "c"]]}),
+    (["--filter", '[ "a","b" ]'], {"filters": [["a", "b"]]}),
     (["--group", "workers"], {"loadBalance": True, "loadBalanceGroup": "workers"})])
 def test_fields_of_a_subscribe(path, flags, fields):
     def script(peer):
