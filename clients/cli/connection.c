@@ -47,7 +47,7 @@ int nolag_wait(struct pollfd *fds, nfds_t count, int64_t deadline) {
 const char *nolag_socket_path(const char *option) {
     const char *env = getenv("NOLAGD_SOCKET");
 
-    return option ? option : env && *env ? env : NOLAG_SOCKET;
+    return option && *option ? option : env && *env ? env : NOLAG_SOCKET;
 }
 
 /* 0, or an errno value. A full listen queue is EAGAIN at once on a non-blocking socket. */
@@ -71,6 +71,7 @@ enum nolag_exit nolag_connection_open(struct nolag_connection *c, const char *pa
     nl_buffer_init(&c->out);
     nl_line_reader_init(&c->reader);
     c->fd = -1;
+    c->path = path;
     if (strlen(path) >= sizeof address.sun_path) {
         nolag_say("the path of the socket is longer than %zu bytes: %s", sizeof address.sun_path - 1, path);
         return NOLAG_USAGE;
@@ -82,7 +83,16 @@ enum nolag_exit nolag_connection_open(struct nolag_connection *c, const char *pa
         return NOLAG_OK;
     if (!quiet)
         nolag_say_unreachable(path, error);
+    if (error == EACCES || error == EPERM)
+        return NOLAG_DENIED;
     return error == ETIMEDOUT ? NOLAG_TIMED_OUT : NOLAG_NO_DAEMON;
+}
+
+void nolag_connection_say_ended(const struct nolag_connection *c, const char *what) {
+    if (c->foreign)
+        nolag_say("what listens at %s is not nolagd", c->path);
+    else
+        nolag_say("%s", what);
 }
 
 void nolag_connection_close(struct nolag_connection *c) {
@@ -165,9 +175,26 @@ static bool say_too_long(void *ctx) {
     return true;
 }
 
+struct listener {
+    struct nolag_connection *c;
+    bool (*on_line)(void *ctx, struct nl_slice line);
+    void *ctx;
+};
+
+static bool take_line(void *ctx, struct nl_slice line) {
+    struct listener *l = ctx;
+    struct nolag_event e;
+
+    l->c->foreign = !l->c->heard && !nolag_event_read(&e, line);
+    l->c->heard = true;
+    l->c->ended = l->c->ended || l->c->foreign;
+    return !l->c->foreign && l->on_line(l->ctx, line);
+}
+
 void nolag_connection_serve(struct nolag_connection *c, short revents,
                             bool (*on_line)(void *ctx, struct nl_slice line), void *ctx) {
-    const struct nl_line_sink sink = {.line = on_line, .too_long = say_too_long, .ctx = ctx};
+    struct listener listener = {.c = c, .on_line = on_line, .ctx = ctx};
+    const struct nl_line_sink sink = {.line = take_line, .too_long = say_too_long, .ctx = &listener};
     struct nl_buffer bytes;
 
     if (revents & POLLOUT)

@@ -22,8 +22,11 @@
 
 struct nolag_connection {
     int fd;
-    bool ended; /* nolagd has closed it, or it broke */
-    bool deaf;  /* nothing more can be written: nolagd does not read any more */
+    const char *path;
+    bool ended;   /* nolagd has closed it, or it broke, or it is foreign */
+    bool heard;   /* a line has come */
+    bool foreign; /* the first line was none of nolagd's: something else listens there */
+    bool deaf;    /* nothing more can be written: nolagd does not read any more */
     struct nl_buffer out;
     size_t out_done; /* bytes of out that are written */
     struct nl_line_reader reader;
@@ -40,11 +43,15 @@ const char *nolag_socket_path(const char *option);
 
 /*
  * Connects. NOLAG_OK, or why not: NOLAG_NO_DAEMON or NOLAG_TIMED_OUT, explained on stderr
- * unless quiet, or NOLAG_USAGE. c is to be closed in any case.
+ * unless quiet, or NOLAG_USAGE; NOLAG_DENIED when the socket may not be used. c is to be closed in any case,
+ * and path is to outlive it.
  */
 enum nolag_exit nolag_connection_open(struct nolag_connection *c, const char *path, int64_t deadline,
                                       bool quiet);
 void nolag_connection_close(struct nolag_connection *c);
+
+/* Says that the connection ended too early: in these words, or that it was no nolagd's at all. */
+void nolag_connection_say_ended(const struct nolag_connection *c, const char *what);
 
 /* Queues one line. */
 void nolag_connection_send(struct nolag_connection *c, struct nl_slice line);
@@ -69,7 +76,7 @@ bool nolag_connection_receive(struct nolag_connection *c, struct nl_buffer *byte
 
 /*
  * Writes and reads what poll() said is possible; each line goes to on_line, which returns
- * false to get no more.
+ * false to get no more. A first line that nolagd cannot have written ends the connection.
  */
 void nolag_connection_serve(struct nolag_connection *c, short revents,
                             bool (*on_line)(void *ctx, struct nl_slice line), void *ctx);

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "clients/cli/outcome.h"
+#include "clients/cli/connection.h"
 
 static const char *user_name(uid_t uid) {
     const struct passwd *user = getpwuid(uid);
@@ -59,12 +59,20 @@ static void advise_denied(char *advice, size_t size, const char *path) {
     if (stat(path, &st) < 0)
         snprintf(advice, size, "you may not enter a folder of this path");
     else if (st.st_gid == 0)
-        snprintf(advice, size, "it belongs to the group of root: see SocketGroup= in nolagd.socket");
+        snprintf(advice, size,
+                 "it belongs to the group of root: see SocketGroup= in nolagd.socket, or without systemd "
+                 "socket_group in nolagd.conf");
     else if (!(st.st_mode & S_IWGRP) || has_group(st.st_gid))
         snprintf(advice, size, "only \"%s\" may use it (mode %04o)", user_name(st.st_uid),
                  (unsigned)(st.st_mode & 07777));
     else
         advise_group(advice, size, st.st_gid);
+}
+
+static bool is_no_socket(const char *path) {
+    struct stat st;
+
+    return stat(path, &st) == 0 && !S_ISSOCK(st.st_mode);
 }
 
 static const char *reason(int error) {
@@ -88,5 +96,10 @@ void nolag_say_unreachable(const char *path, int error) {
 
     if (error == EACCES || error == EPERM)
         advise_denied(advice, sizeof advice, path);
+    else if (is_no_socket(path)) {
+        nolag_say("cannot connect to %s: it is not a socket; nolagd's is " NOLAG_SOCKET " unless configured",
+                  path);
+        return;
+    }
     nolag_say("cannot connect to %s: %s; %s", path, reason(error), advice);
 }

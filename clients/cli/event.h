@@ -30,7 +30,9 @@
     X(status, "status")                                                                                      \
     X(reason, "reason")                                                                                      \
     X(detail, "detail")                                                                                      \
-    X(count, "count")
+    X(count, "count")                                                                                        \
+    X(max_size, "maxSizeBytes")                                                                              \
+    X(retry_after, "retryAfterMs")
 
 struct nolag_event {
     struct nl_slice line;

@@ -29,6 +29,14 @@ static const struct {
     {"slow_consumer", NOLAG_LIMITED},
 };
 
+/* Where nolagd's hint speaks of fields and events that users of this command do not see. */
+static const struct {
+    const char *error, *hint;
+} hints[] = {
+    {"line_too_long", "longer than nolagd takes; see line_limit in nolagd.conf (2 MiB unless set)"},
+    {"not_supported", "this version of nolagd does not do this"},
+};
+
 void nolag_say(const char *format, ...) {
     va_list args;
 
@@ -39,16 +47,23 @@ void nolag_say(const char *format, ...) {
     va_end(args);
 }
 
+/* Makes a C string of text, without control characters; for free(). */
+static char *finish(struct nl_buffer *text) {
+    size_t len;
+
+    for (size_t i = 0; i < text->len; i++)
+        if (text->bytes[i] < ' ' || text->bytes[i] == 0x7f)
+            text->bytes[i] = ' ';
+    nl_buffer_append_byte(text, '\0');
+    return (char *)nl_buffer_take(text, &len);
+}
+
 char *nolag_text(struct nl_slice value) {
     struct nl_buffer text;
 
     nl_buffer_init(&text);
     nolag_json_text(&text, value);
-    for (size_t i = 0; i < text.len; i++)
-        if (text.bytes[i] < ' ' || text.bytes[i] == 0x7f)
-            text.bytes[i] = ' ';
-    nl_buffer_append_byte(&text, '\0');
-    return (char *)nl_buffer_take(&text, &text.len);
+    return finish(&text);
 }
 
 static enum nolag_exit exit_of(struct nl_slice error) {
@@ -58,16 +73,42 @@ static enum nolag_exit exit_of(struct nl_slice error) {
     return NOLAG_FAILED;
 }
 
-enum nolag_exit nolag_say_error(const struct nolag_event *e, const char *where) {
-    char *topic = nolag_text(e->topic), *error = nolag_text(e->error);
-    char *field = nolag_text(e->field), *hint = nolag_text(e->hint);
+enum nolag_exit nolag_outcome(const struct nolag_event *e) {
+    bool refused = nolag_event_is(e, "auth") && nl_slice_equal(e->success, nl_slice_str("false"));
 
-    nolag_say("%s%s%s%s%s%s%s%s", where, topic, *topic ? ": " : "", error, *field ? " " : "", field,
-              *hint ? ": " : "", hint);
-    free(topic);
-    free(error);
-    free(field);
-    free(hint);
+    return refused || nolag_event_is(e, "error") ? exit_of(e->error) : NOLAG_OK;
+}
+
+/* Appends value, if there is one, and what stands around it. */
+static void put(struct nl_buffer *text, const char *before, struct nl_slice value, const char *behind) {
+    if (value.len == 0)
+        return;
+    nl_buffer_append_str(text, before);
+    nolag_json_text(text, value);
+    nl_buffer_append_str(text, behind);
+}
+
+static struct nl_slice hint_of(const struct nolag_event *e) {
+    for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++)
+        if (nolag_json_is(e->error, hints[i].error))
+            return nl_slice_str(hints[i].hint);
+    return e->hint;
+}
+
+enum nolag_exit nolag_say_error(const struct nolag_event *e, const char *where) {
+    struct nl_buffer text;
+    char *line;
+
+    nl_buffer_init(&text);
+    put(&text, "", e->topic, ": ");
+    put(&text, "", e->error, "");
+    put(&text, " ", e->field, "");
+    put(&text, ": ", hint_of(e), "");
+    put(&text, " (at most ", e->max_size, " bytes)");
+    put(&text, " (in ", e->retry_after, " ms)");
+    line = finish(&text);
+    nolag_say("%s%s", where, line);
+    free(line);
     return exit_of(e->error);
 }
 

@@ -15,7 +15,7 @@
     X(USAGE, 2, "wrong use of the command line")                                                             \
     X(NO_DAEMON, 3, "nolagd cannot be reached, or went away")                                                \
     X(OFFLINE, 4, "the session is not connected to the broker")                                              \
-    X(DENIED, 5, "not authenticated, or not permitted")                                                      \
+    X(DENIED, 5, "not authenticated, or not permitted, be it to use the socket")                             \
     X(LIMITED, 6, "a rate limit, a quota, or a full queue")                                                  \
     X(TIMED_OUT, 27, "the time given with -W is over, or no answer came in time")
 
@@ -27,6 +27,10 @@ enum nolag_exit {
 
 /* Writes "nolag: " and a line to stderr. */
 void nolag_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The exit code that this line stands for: NOLAG_OK unless it is an error or a refused auth. Reports nothing.
+ */
+enum nolag_exit nolag_outcome(const struct nolag_event *e);
 
 /* Reports an error answer or event: where (may be "") is put in front of it. Returns its exit code. */
 enum nolag_exit nolag_say_error(const struct nolag_event *e, const char *where);

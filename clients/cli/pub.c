@@ -269,13 +269,15 @@ static void on_deadline(struct publisher *p) {
 }
 
 static void on_end(struct publisher *p) {
+    char what[128] = "nolagd closed the connection before the end of the input";
+
     if (is_finished(p))
         return;
     if (p->sent > p->answered)
-        nolag_say("nolagd closed the connection; what became of the last %llu messages is not known",
-                  (unsigned long long)(p->sent - p->answered));
-    else
-        nolag_say("nolagd closed the connection before the end of the input");
+        snprintf(what, sizeof what,
+                 "nolagd closed the connection; what became of the last %llu messages is not known",
+                 (unsigned long long)(p->sent - p->answered));
+    nolag_connection_say_ended(&p->c, what);
     fail(p, NOLAG_NO_DAEMON);
     p->over = true;
 }

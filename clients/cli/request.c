@@ -144,7 +144,7 @@ static enum nolag_exit converse(struct nolag_connection *c, struct question *q, 
         }
         nolag_connection_serve(c, fd.revents, on_line, q);
         if (!q->answered && c->ended) {
-            nolag_say("nolagd closed the connection without an answer");
+            nolag_connection_say_ended(c, "nolagd closed the connection without an answer");
             return NOLAG_NO_DAEMON;
         }
     }

@@ -210,7 +210,7 @@ static void turn(struct subscriber *s) {
     nolag_connection_serve(&s->c, fds[0].revents, on_line, s);
     if (s->c.ended && !s->over) {
         if (!s->o->quiet || !s->o->retry)
-            nolag_say("nolagd closed the connection");
+            nolag_connection_say_ended(&s->c, "nolagd closed the connection");
         end(s, NOLAG_NO_DAEMON);
     }
 }

@@ -374,6 +374,7 @@ def test_short_and_long_flags_of_pub_are_the_same(daemon, path, short, long):
 def test_socket_flag_goes_before_the_environment(daemon, path):
     assert nolag("/nonexistent", "ping", "--socket", str(path)).stdout == b"pong\n"
     assert nolag(path, "ping").stdout == b"pong\n"
+    assert nolag(path, "ping", "--socket", "").stdout == b"pong\n"  # as an empty NOLAGD_SOCKET: not given
 
 
 # Reaching nolagd
@@ -412,7 +413,7 @@ def as_nobody(folder, path):
     (grp.getgrnam("users").gr_gid, 0o660,
      'you are not in the group "users" that owns it: sudo usermod -aG users nobody, then log in again'),
     (4242424, 0o660, "only the group 4242424"),
-    (0, 0o660, "SocketGroup="),
+    (0, 0o660, "SocketGroup= in nolagd.socket, or without systemd socket_group in nolagd.conf"),
     (grp.getgrnam("users").gr_gid, 0o600, 'only "root" may use it (mode 0600)'),
 ])
 def test_permission_denied(public, gid, mode, said):
@@ -421,7 +422,7 @@ def test_permission_denied(public, gid, mode, said):
         os.chown(path, 0, gid)
         os.chmod(path, mode)
         result = as_nobody(public, path)
-    assert result.returncode == 3
+    assert result.returncode == 5
     assert result.stderr.decode().startswith(f"nolag: cannot connect to {path}: permission denied; ")
     assert said in result.stderr.decode() and result.stderr.count(b"\n") == 1
 
@@ -431,7 +432,22 @@ def test_permission_denied_by_the_folder(public, path):
     os.chmod(path.parent, 0o700)
     with Daemon(path):
         result = as_nobody(public, str(path))
-    assert result.returncode == 3 and b"you may not enter a folder" in result.stderr
+    assert result.returncode == 5 and b"you may not enter a folder" in result.stderr
+
+
+@pytest.mark.parametrize("make", [os.mkdir, lambda path: open(path, "w").close()])
+def test_not_a_socket(path, make):
+    make(path)
+    result = nolag(path, "ping")
+    assert result.returncode == 3 and result.stderr.decode().startswith(f"nolag: cannot connect to {path}: it is not a socket")
+
+
+@pytest.mark.parametrize("args", [["ping"], ["status"], ["pub", "-t", TOPIC, "-m", "x"], ["sub", "-t", TOPIC]])
+@pytest.mark.parametrize("line", [b'{"ok":false,"error":"what?"}\n', b"220 mail.example.org ESMTP\r\n", b"[1]\n"])
+def test_something_else_listens_there(path, args, line):
+    """Told as soon as it speaks, not when the time for an answer is over."""
+    _, result = with_script(path, lambda peer: (peer.read_line(), peer.send(line), stuck(peer)), *args)
+    assert result.returncode == 3 and result.stderr.decode() == f"nolag: what listens at {path} is not nolagd\n"
 
 
 def test_full_listen_queue(path):
@@ -785,7 +801,7 @@ def test_line_that_nolagd_cannot_read(path):
         for request in peer:
             peer.send(error("line_too_long", code=43001) if request["data"] == 1 else answer(request))
     _, result = with_script(path, script, "pub", "-t", TOPIC, "-l", "-W", "5", stdin=b"0\n1\n2\n")
-    assert result.returncode == 1 and result.stderr == b"nolag: line_too_long: do something\n"
+    assert result.returncode == 1 and result.stderr.startswith(b"nolag: line_too_long: longer than nolagd takes; see line_limit")
 
 
 def test_daemon_that_dies_on_the_way(path):
@@ -814,6 +830,15 @@ def test_exit_code_of_an_error(path, name, code):
     _, result = with_script(path, refusing(name, topic=TOPIC), "pub", "-t", TOPIC, "-m", "x")
     assert result.returncode == code
     assert result.stderr.decode() == f"nolag: {TOPIC}: {name}: do something\n"
+
+
+@pytest.mark.parametrize("name, fields, said", [
+    ("message_too_large", {"maxSizeBytes": 921600}, b"do something (at most 921600 bytes)"),
+    ("outbox_full", {"retryAfterMs": 250}, b"do something (in 250 ms)"),
+    ("not_supported", {}, b"this version of nolagd does not do this")])
+def test_error_tells_what_its_hint_only_names(path, name, fields, said):
+    _, result = with_script(path, refusing(name, **fields), "pub", "-t", TOPIC, "-m", "x")
+    assert result.stderr == b"nolag: " + name.encode() + b": " + said + b"\n"
 
 
 def test_error_names_the_field(path):
@@ -1058,7 +1083,7 @@ def test_output_that_cannot_be_written(path, verb, redirection):
 
 
 @pytest.mark.parametrize("name, code", [("not_permitted", 5), ("bad_topic", 1), ("limit_reached", 6), ("timeout", 4),
-                                        ("not_supported", 1), ("wish_conflict", 1)])
+                                        ("bad_filter", 1), ("wish_conflict", 1)])
 def test_refused_subscription(path, name, code):
     def script(peer):
         for request in peer:
