@@ -76,6 +76,7 @@ static bool give(struct nl_line_reader *r, struct nl_slice line, size_t max_line
         r->skipping = false;
         return true;
     }
+    r->number++;
     if (line.len > 0 && line.ptr[line.len - 1] == '\r')
         line.len--;
     line = without_mark(r, line);
@@ -93,6 +94,7 @@ static bool begin_skipping(struct nl_line_reader *r, size_t len, size_t max_line
         return true;
     r->skipping = true;
     r->started = true;
+    r->number++;
     return sink->too_long(sink->ctx);
 }
 

@@ -40,6 +40,7 @@ struct nl_line *nl_line_unref(struct nl_line *line); /* takes NULL; returns NULL
 struct nl_line_reader {
     struct nl_buffer partial; /* the beginning of a line whose end has not come */
     size_t given;             /* bytes of partial that the sink has had; 0 unless stopped */
+    uint64_t number;          /* of the line that the sink has, from 1; empty lines count */
     bool skipping;            /* the line was too long: its rest is thrown away */
     bool started;             /* a byte order mark can only stand at the very beginning */
     bool stopped;             /* partial may hold whole lines that a sink did not want yet */

@@ -493,6 +493,50 @@ static void test_random_stops(void **state) {
         check_random(seed, 1 + (unsigned)(seed % 4));
 }
 
+/* ---- numbers ---- */
+
+struct numbers {
+    struct nl_line_reader *reader;
+    char text[64]; /* of each line told, over-long ones too */
+};
+
+static void note_number(struct numbers *n) {
+    size_t len = strlen(n->text);
+
+    snprintf(n->text + len, sizeof(n->text) - len, "%d ", (int)n->reader->number);
+}
+
+static bool note_line(void *ctx, struct nl_slice text) {
+    (void)text;
+    note_number(ctx);
+    return true;
+}
+
+static bool note_too_long(void *ctx) {
+    note_number(ctx);
+    return true;
+}
+
+/* In pieces of every size: an over-long line is known to be one before its end, or at its end. */
+static void test_lines_are_numbered_as_in_the_file(void **state) {
+    static const char text[] = "\n\r\nthree\n\nxxxxxxxxxxxxxxxx\nsix\nxxxxxxxxx\r\n\nnine";
+    (void)state;
+    for (size_t step = 1; step < sizeof(text); step++) {
+        struct nl_line_reader reader;
+        struct numbers numbers = {.reader = &reader};
+        const struct nl_line_sink sink = {note_line, note_too_long, &numbers};
+
+        nl_line_reader_init(&reader);
+        for (size_t at = 0; at < sizeof(text) - 1; at += step) {
+            size_t left = sizeof(text) - 1 - at;
+            nl_line_reader_feed(&reader, nl_slice(text + at, left < step ? left : step), 8, &sink);
+        }
+        nl_line_reader_finish(&reader, 8, &sink);
+        assert_string_equal(numbers.text, "3 5 6 7 9 ");
+        nl_line_reader_deinit(&reader);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_new_line),
@@ -511,6 +555,7 @@ int main(void) {
         cmocka_unit_test(test_stopping_after_each_line_is_linear),
         cmocka_unit_test(test_random_text_in_random_pieces),
         cmocka_unit_test(test_random_stops),
+        cmocka_unit_test(test_lines_are_numbered_as_in_the_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
