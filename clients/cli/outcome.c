@@ -121,6 +121,12 @@ enum nolag_exit nolag_check_auth(const struct nolag_event *e) {
     return code == NOLAG_FAILED ? NOLAG_DENIED : code;
 }
 
+enum nolag_exit nolag_offline_exit(const struct nolag_event *e) {
+    bool refused = nolag_json_is(e->reason, "access_denied") || nolag_json_is(e->reason, "revoked");
+
+    return refused ? NOLAG_DENIED : NOLAG_OFFLINE;
+}
+
 void nolag_say_offline(struct nl_slice object, const char *consequence) {
     struct nl_slice status = nolag_json_find(object, "status");
     char *session = nolag_text(nolag_json_find(object, "session"));

@@ -38,6 +38,10 @@ enum nolag_exit nolag_say_error(const struct nolag_event *e, const char *where);
 /* Looks at the answer to auth: NOLAG_OK, or what its refusal, which is reported, ends with. */
 enum nolag_exit nolag_check_auth(const struct nolag_event *e);
 
+/* How waiting for this session ends, by a status or disconnect line: NOLAG_DENIED when its token is refused,
+ * which waiting seldom mends, or NOLAG_OFFLINE. */
+enum nolag_exit nolag_offline_exit(const struct nolag_event *e);
+
 /* Says that a session is not connected, and why, from a status, sessions or disconnect line. */
 void nolag_say_offline(struct nl_slice object, const char *consequence);
 

@@ -22,6 +22,7 @@
 #define LINE_MAX_STDIN ((size_t)16 << 20)
 #define READ_SIZE ((size_t)64 << 10)
 #define STATUS_SECONDS 1.0 /* nolagd answers that by itself */
+#define NOTE_SECONDS 1.0   /* without an answer for that long, the user is told why */
 
 struct publisher {
     const struct nolag_options *o;
@@ -30,10 +31,12 @@ struct publisher {
     size_t per_item;   /* publishes that one payload makes: ids are numbered by item first */
     bool input_ended;  /* nothing more comes from stdin; the reader may still hold lines */
     bool input_paused; /* the reader holds lines that did not fit into the window */
+    bool asked_note;   /* no answer came for a while: why is asked, and told */
     bool asked_status; /* no answer came in time: the last question is why */
     bool over;         /* nothing more is to be awaited */
-    uint64_t items, sent, answered;
-    int64_t deadline;
+    uint64_t item;     /* the number of the payload: its line on stdin, or 1 */
+    uint64_t sent, answered;
+    int64_t deadline, note_at;
     enum nolag_exit code;
 };
 
@@ -44,6 +47,8 @@ static void fail(struct publisher *p, enum nolag_exit code) {
 
 static void restart_clock(struct publisher *p) {
     p->deadline = nolag_deadline(p->o, NOLAG_ANSWER_SECONDS);
+    p->note_at = nolag_after(NOTE_SECONDS);
+    p->asked_note = false;
 }
 
 static bool is_full(const struct publisher *p) {
@@ -93,7 +98,7 @@ static void publish(struct publisher *p, struct nl_slice data) {
         struct nl_buffer request;
 
         nl_buffer_init(&request);
-        nolag_request_begin(&request, "publish", (p->items - 1) * p->per_item + i + 1);
+        nolag_request_begin(&request, "publish", (p->item - 1) * p->per_item + i + 1);
         nolag_request_text(&request, "topic", p->o->topics.items[i]);
         put_filters(&request, &p->o->filters);
         put_defaults(p, &request, false, false);
@@ -115,7 +120,7 @@ static void publish_object(struct publisher *p, struct nl_slice object) {
     struct nl_buffer request;
 
     nl_buffer_init(&request);
-    nolag_request_begin(&request, "publish", p->items);
+    nolag_request_begin(&request, "publish", p->item);
     for (size_t i = 0; i < sizeof copied / sizeof copied[0]; i++) {
         struct nl_slice value = nolag_json_find(object, copied[i]);
 
@@ -141,7 +146,7 @@ static void take_object(struct publisher *p, struct nl_slice line) {
         publish_object(p, object);
         return;
     }
-    nolag_say("message %llu: not one JSON object", (unsigned long long)p->items);
+    nolag_say("line %llu: not one JSON object", (unsigned long long)p->item);
     fail(p, NOLAG_FAILED);
 }
 
@@ -150,7 +155,7 @@ static bool on_input(void *ctx, struct nl_slice line) {
     struct nl_buffer data;
     enum nolag_exit code;
 
-    p->items++;
+    p->item = p->input.number;
     if (p->o->jsonl) {
         take_object(p, line);
         return !is_full(p);
@@ -167,9 +172,8 @@ static bool on_input(void *ctx, struct nl_slice line) {
 static bool on_long_input(void *ctx) {
     struct publisher *p = ctx;
 
-    p->items++;
-    nolag_say("message %llu: a line of more than %zu bytes, which no broker takes",
-              (unsigned long long)p->items, LINE_MAX_STDIN);
+    nolag_say("line %llu: more than %zu bytes, which no broker takes", (unsigned long long)p->input.number,
+              LINE_MAX_STDIN);
     fail(p, NOLAG_FAILED);
     return true;
 }
@@ -202,8 +206,21 @@ static void on_failure(struct publisher *p, const struct nolag_event *e) {
     char where[48] = "";
 
     if (number > 0 && (p->o->lines || p->o->jsonl))
-        snprintf(where, sizeof where, "message %lld: ", (long long)((number - 1) / (int64_t)p->per_item + 1));
+        snprintf(where, sizeof where, "line %lld: ", (long long)((number - 1) / (int64_t)p->per_item + 1));
     fail(p, nolag_say_error(e, where));
+}
+
+/* Why no answer comes. A refused token is not waited for. */
+static void on_note(struct publisher *p, const struct nolag_event *e) {
+    if (!nolag_event_is(e, "status") || nolag_json_is(e->status, "connected") || p->sent == p->answered)
+        return;
+    if (nolag_offline_exit(e) == NOLAG_DENIED) {
+        nolag_say_offline(e->line, "; nothing is sent before the broker takes the token");
+        fail(p, NOLAG_DENIED);
+        p->over = true;
+    } else if (!p->o->quiet) {
+        nolag_say_offline(e->line, "; waiting");
+    }
 }
 
 /* Why no answer came in time: the last question before giving up. */
@@ -211,13 +228,17 @@ static void on_status(struct publisher *p, const struct nolag_event *e) {
     if (!p->asked_status)
         return;
     p->over = true;
+    if (nolag_event_is(e, "error")) {
+        fail(p, nolag_say_error(e, ""));
+        return;
+    }
     if (nolag_json_is(e->status, "connected")) {
         nolag_say("no answer from the broker in time; whether it has the message is not known");
         fail(p, NOLAG_TIMED_OUT);
         return;
     }
-    nolag_say_offline(e->line, "; what was to be published may still be sent when it is back");
-    fail(p, NOLAG_OFFLINE);
+    nolag_say_offline(e->line, "; what waits is sent when it is back, if that is within ttl (nolagd.conf)");
+    fail(p, nolag_offline_exit(e));
 }
 
 static void on_answer(struct publisher *p, struct nl_slice line) {
@@ -239,7 +260,9 @@ static bool on_line(void *ctx, struct nl_slice line) {
     if (nolag_json_is(e.id, "auth")) {
         fail(p, nolag_check_auth(&e));
         p->over = p->code != NOLAG_OK;
-    } else if (nolag_event_is(&e, "status")) {
+    } else if (nolag_json_is(e.id, "note")) {
+        on_note(p, &e);
+    } else if (nolag_json_is(e.id, "status")) {
         on_status(p, &e);
     } else if (is_error || nolag_event_is(&e, "published")) {
         if (is_error)
@@ -254,8 +277,18 @@ static bool is_finished(const struct publisher *p) {
     return p->over || (p->input_ended && !p->input_paused && p->sent == p->answered);
 }
 
+static void ask_status(struct publisher *p, const char *request) {
+    nolag_connection_send(&p->c, nl_slice_str(request));
+    nolag_connection_flush(&p->c);
+}
+
 /* The daemon lives or it does not; the session is connected or it is not: the exit code tells which. */
 static void on_deadline(struct publisher *p) {
+    if (!p->asked_note && !p->asked_status && nolag_now() < p->deadline) {
+        p->asked_note = true;
+        ask_status(p, "{\"type\":\"status\",\"id\":\"note\"}");
+        return;
+    }
     if (p->asked_status) {
         nolag_say("nolagd did not answer in time");
         fail(p, NOLAG_TIMED_OUT);
@@ -264,8 +297,7 @@ static void on_deadline(struct publisher *p) {
     }
     p->asked_status = true;
     p->deadline = nolag_after(STATUS_SECONDS);
-    nolag_connection_send(&p->c, nl_slice_str("{\"type\":\"status\",\"id\":\"status\"}"));
-    nolag_connection_flush(&p->c);
+    ask_status(p, "{\"type\":\"status\",\"id\":\"status\"}");
 }
 
 static void on_end(struct publisher *p) {
@@ -282,16 +314,23 @@ static void on_end(struct publisher *p) {
     p->over = true;
 }
 
+/* While nothing is under way there is no answer to wait for: the input takes its time. */
+static int64_t next_deadline(const struct publisher *p) {
+    if (p->asked_status)
+        return p->deadline;
+    if (p->sent == p->answered)
+        return NOLAG_NEVER;
+    return p->asked_note || p->deadline < p->note_at ? p->deadline : p->note_at;
+}
+
 static void turn(struct publisher *p) {
     bool reads = !p->input_ended && !p->input_paused && !is_full(p);
     struct pollfd fds[2] = {
         {.fd = p->c.fd, .events = nolag_connection_interest(&p->c)},
         {.fd = reads ? STDIN_FILENO : -1, .events = POLLIN},
     };
-    /* While nothing is under way there is no answer to wait for: the input takes its time. */
-    int64_t deadline = p->sent > p->answered || p->asked_status ? p->deadline : NOLAG_NEVER;
 
-    if (nolag_wait(fds, 2, deadline) == 0) {
+    if (nolag_wait(fds, 2, next_deadline(p)) == 0) {
         on_deadline(p);
         return;
     }
@@ -335,7 +374,7 @@ static enum nolag_exit run(const struct nolag_options *o, struct nl_slice data) 
         if (o->session)
             nolag_connection_send_auth(&p.c, o->session);
         p.input_ended = data.len > 0;
-        p.items = p.input_ended;
+        p.item = 1;
         if (p.input_ended)
             publish(&p, data);
         while (!is_finished(&p))
