@@ -25,7 +25,7 @@ struct nolag_options {
     const char *message, *file;
     const char *format, *group, *session, *socket;
     bool null, stdin_whole, lines, jsonl, as_string, as_bytes, retain;
-    bool verbose, no_newline, bytes, retry;
+    bool verbose, no_newline, bytes, retry, only_subscribe;
     bool json, quiet, debug, exit_code, help;
     bool short_help; /* help, asked for by -h: for users of mosquitto the flag before a host */
     int64_t qos;     /* -1: not given */

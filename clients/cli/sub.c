@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nolag sub: subscribes and shows messages until it has seen enough of them (-C), the
- * time is over (-W), the reader of its output is gone, or nolagd goes away.
+ * time is over (-W), the reader of its output is gone, nolagd goes away, or the broker
+ * refuses the session's token.
  */
 #include "clients/cli/verbs.h"
 
@@ -26,6 +27,8 @@ struct subscriber {
     bool talkative;     /* connection events are told */
     bool over;          /* code says how it ends */
     bool *lost;         /* by topic: the broker refuses it now */
+    bool pending;       /* some are answered, but wait for the session's connection */
+    bool complete;      /* the broker has confirmed all of them, and that is told */
     size_t answers;     /* subscriptions that are answered */
     int64_t answers_by; /* when all of them must be */
     int64_t deadline;   /* of -W */
@@ -90,17 +93,41 @@ static void on_message(struct subscriber *s, const struct nolag_event *e) {
         end(s, NOLAG_OK);
 }
 
+/* Everything asked for is confirmed by the broker: for scripts that publish next, -d and -E. */
+static void check_complete(struct subscriber *s) {
+    if (s->complete || s->pending || s->answers < s->o->topics.count)
+        return;
+    s->complete = true;
+    if (s->talkative)
+        nolag_say("subscribed");
+    if (s->o->only_subscribe)
+        end(s, NOLAG_OK);
+}
+
 static void on_subscribed(struct subscriber *s, const struct nolag_event *e) {
     s->answers++;
     /* Why it waits is asked for once; the answer is on_status()'s. */
-    if (e->pending.len && !s->o->quiet && s->answers == 1)
+    if (e->pending.len && !s->pending)
         nolag_connection_send(&s->c, nl_slice_str("{\"type\":\"status\",\"id\":\"status\"}"));
+    s->pending = s->pending || e->pending.len;
+    check_complete(s);
+}
+
+/* Waits for the session, told or not; but not, without --retry, for a refused token. */
+static void on_offline(struct subscriber *s, const struct nolag_event *e, bool told) {
+    enum nolag_exit code = nolag_offline_exit(e);
+
+    if (code == NOLAG_DENIED && !s->o->retry) {
+        nolag_say_offline(e->line, "");
+        end(s, code);
+    } else if (told) {
+        nolag_say_offline(e->line, "; waiting");
+    }
 }
 
 static void on_status(struct subscriber *s, const struct nolag_event *e) {
     if (!nolag_json_is(e->status, "connected"))
-        nolag_say_offline(e->line, "; waiting");
-    (void)s;
+        on_offline(s, e, !s->o->quiet);
 }
 
 static void on_auth(struct subscriber *s, const struct nolag_event *e) {
@@ -122,25 +149,30 @@ static bool lose(struct subscriber *s, struct nl_slice topic) {
 }
 
 static void on_error(struct subscriber *s, const struct nolag_event *e) {
-    enum nolag_exit code = nolag_say_error(e, "");
+    enum nolag_exit code;
 
+    if (nolag_json_is(e->id, "status"))
+        return;
+    code = nolag_say_error(e, "");
     /* A refusal ends it, and so does the loss of this client itself. */
-    if (e->id.len || nolag_event_is_unread(e) || !e->topic.len || lose(s, e->topic))
+    if (s->o->only_subscribe || e->id.len || nolag_event_is_unread(e) || !e->topic.len || lose(s, e->topic))
         end(s, code);
 }
 
 static void on_connection(struct subscriber *s, const struct nolag_event *e) {
     char *session;
 
-    if (!s->talkative)
-        return;
     if (nolag_event_is(e, "disconnect")) {
-        nolag_say_offline(e->line, "; waiting");
+        on_offline(s, e, s->talkative);
         return;
     }
     session = nolag_text(e->session);
-    nolag_say("session %s is connected", session);
+    if (s->talkative)
+        nolag_say("session %s is connected", session);
     free(session);
+    /* nolagd says that when all subscriptions are there. */
+    s->pending = false;
+    check_complete(s);
 }
 
 static void on_dropped(struct subscriber *s, const struct nolag_event *e) {
@@ -222,6 +254,8 @@ static void converse(struct subscriber *s, bool quiet) {
 
     s->over = false;
     s->answers = 0;
+    s->pending = s->complete = false;
+    memset(s->lost, 0, s->o->topics.count * sizeof *s->lost);
     if (s->deadline < deadline)
         deadline = s->deadline;
     code = nolag_connection_open(&s->c, nolag_socket_path(s->o->socket), deadline, quiet);
@@ -302,10 +336,12 @@ static const struct nolag_flag flags[] = {
     {'F', "format", "FORMAT", "show messages like that, see below", NOLAG_FLAG_TEXT, NOLAG_AT(format)},
     {'N', "no-newline", NULL, "no newline after each message", NOLAG_FLAG_BOOL, NOLAG_AT(no_newline)},
     {0, "bytes", NULL, "show a payload that is bytes as these bytes", NOLAG_FLAG_BOOL, NOLAG_AT(bytes)},
-    {0, "retry", NULL, "when nolagd is not there, or goes away, connect again", NOLAG_FLAG_BOOL,
+    {'E', "only-subscribe", NULL, "end when the broker has confirmed all subscriptions", NOLAG_FLAG_BOOL,
+     NOLAG_AT(only_subscribe)},
+    {0, "retry", NULL, "connect again when nolagd goes away; wait when access is denied", NOLAG_FLAG_BOOL,
      NOLAG_AT(retry)},
     {0, "quiet", NULL, "no notes on stderr, only errors", NOLAG_FLAG_BOOL, NOLAG_AT(quiet)},
-    {'d', "debug", NULL, "tell about the session's connection even when stderr is no terminal",
+    {'d', "debug", NULL, "tell when it is subscribed, and about the connection, as on a terminal",
      NOLAG_FLAG_BOOL, NOLAG_AT(debug)},
     {0, "json", NULL, "show the whole event as JSON", NOLAG_FLAG_BOOL, NOLAG_AT(json)},
     {0, "session", "NAME", "the session to use (default: nolagd's default session)", NOLAG_FLAG_TEXT,
@@ -325,7 +361,7 @@ const struct nolag_verb nolag_verb_sub = {
     .notes = "A FILTER that must match together with others is a JSON list: --filter '[\"a\",\"b\"]'.\n"
              "The TOPIC \"*\" is what nolagd delivers to its other clients, so nothing while nobody else\n"
              "subscribes; it is for root and nolagd's own user.\n\n"
-             "FORMAT is text with \\n \\t \\r \\0 \\a \\e and\n" FORMAT_LINES "\n"
+             "FORMAT is text with \\n \\t \\r \\0 \\a \\e \\\\ and\n" FORMAT_LINES "\n"
              "  nolag sub -t demo/ops/events -C 1 -W 10\n"
              "  nolag sub -t demo/ops/events --json | jq .data\n",
     .run = run_sub,
