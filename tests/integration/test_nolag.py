@@ -16,6 +16,8 @@ import threading
 import time
 
 import pytest
+from harness import Daemon as RealDaemon
+from harness import alice
 
 BUILD = os.environ.get("NL_BUILD", os.path.join(os.path.dirname(__file__), "..", "..", "build"))
 NOLAG = os.path.abspath(os.path.join(BUILD, "clients", "nolag"))
@@ -223,13 +225,13 @@ def stuck(peer):
 VERBS = ["sub", "pub", "status", "sessions", "ping", "raw"]
 FLAGS = {
     "sub": ["-t, --topic", "--filter", "--group", "-q, --qos", "-C, --count", "-v, --verbose", "-F, --format",
-            "-N, --no-newline", "--bytes", "--json", "--retry", "--quiet", "-d, --debug", "--session"],
+            "-N, --no-newline", "--bytes", "--json", "-E, --only-subscribe", "--retry", "--quiet", "-d, --debug", "--session"],
     "pub": ["-t, --topic", "-m, --message", "-f, --file", "-s, --stdin", "-l, --lines", "--jsonl", "-n, --null",
             "--string", "--bytes", "--filter", "-q, --qos", "-r, --retain", "--json", "--quiet", "--session"],
     "status": ["    --session", "--exit-code", "--json"],
     "sessions": ["--json"],
     "ping": ["--json"],
-    "raw": ["--json", "--session"],
+    "raw": ["--json", "--exit-code", "--session"],
 }
 
 
@@ -789,10 +791,10 @@ def test_lines_of_which_some_fail(path):
                 peer.send(error(name, request="publish", id=request["id"], topic=TOPIC))
             else:
                 peer.send(answer(request))
-    d, result = with_script(path, script, "pub", "-t", TOPIC, "-l", stdin=b"1\n2\n3\n4\n5\n")
+    d, result = with_script(path, script, "pub", "-t", TOPIC, "-l", stdin=b"1\n\n2\n3\n\r\n4\n5\n")
     assert result.returncode == 6 and len(d.requests) == 5
     assert result.stderr.decode().splitlines() == [
-        f"nolag: message 2: {TOPIC}: outbox_full: do something", f"nolag: message 4: {TOPIC}: unknown_topic: do something"]
+        f"nolag: line 3: {TOPIC}: outbox_full: do something", f"nolag: line 6: {TOPIC}: unknown_topic: do something"]
 
 
 def test_line_that_nolagd_cannot_read(path):
@@ -876,9 +878,18 @@ def test_jsonl(daemon, path):
 
 
 def test_jsonl_with_bad_lines(daemon, path):
-    result = nolag(path, "pub", "--jsonl", "-t", TOPIC, stdin=b'nonsense\n{"data":1}\n[1]\n{"data":2} x\n')
-    assert result.returncode == 1 and [(r["id"], r["data"]) for r in daemon.requests] == [(2, 1)]
-    assert result.stderr.decode().splitlines() == [f"nolag: message {i}: not one JSON object" for i in (1, 3, 4)]
+    result = nolag(path, "pub", "--jsonl", "-t", TOPIC, stdin=b'nonsense\n\n{"data":1}\n[1]\n{"data":2} x\n')
+    assert result.returncode == 1 and [(r["id"], r["data"]) for r in daemon.requests] == [(3, 1)]
+    assert result.stderr.decode().splitlines() == [f"nolag: line {i}: not one JSON object" for i in (1, 4, 5)]
+
+
+def test_the_line_of_a_publish_to_several_topics(path):
+    def script(peer):
+        for request in peer:
+            peer.send(error("unknown_topic", id=request["id"]) if request["data"] == "x" and request["topic"] == "a/b/d"
+                      else answer(request))
+    _, result = with_script(path, script, "pub", "-l", "-t", "a/b/c", "-t", "a/b/d", stdin=b"1\n\n\nx\n2\n")
+    assert result.returncode == 1 and result.stderr == b"nolag: line 4: unknown_topic: do something\n"
 
 
 # sub: what is asked
@@ -1174,7 +1185,139 @@ def test_pending_quiet(path):
         peer.message("late")
         silent(peer)
     d, result = with_script(path, script, "sub", "-t", TOPIC, "-C", "1", "--quiet")
-    assert (result.stdout, result.stderr) == (b"late\n", b"") and len(d.lines) == 1
+    assert (result.stdout, result.stderr) == (b"late\n", b"")
+
+
+REFUSED = [{"status": "disconnected", "reason": "access_denied"}, {"status": "disconnected", "reason": "revoked"}]
+
+
+def offline(state, type_="status"):
+    """While the session is down subscriptions are pending and publishes wait."""
+    def script(peer):
+        for request in peer:
+            if request["type"] == "status":
+                peer.send({"type": type_, "id": request["id"], "session": "default", **state})
+            elif request["type"] == "subscribe":
+                peer.send({**answer(request), "pending": True})
+                if request["topic"] == "a/b/z":
+                    peer.message("late")
+    return script
+
+
+@pytest.mark.parametrize("flags", [[], ["--quiet"], ["-E"]])
+@pytest.mark.parametrize("state", REFUSED)
+def test_sub_does_not_wait_for_a_refused_token(path, state, flags):
+    _, result = with_script(path, offline(state), "sub", "-t", TOPIC, *flags)
+    assert result.returncode == 5
+    assert result.stderr.decode() == f"nolag: session default is disconnected ({state['reason']})\n"
+
+
+@pytest.mark.parametrize("state", REFUSED)
+def test_sub_ends_when_the_token_is_refused(path, state):
+    event = {"type": "disconnect", "session": "default", "reason": state["reason"]}
+    _, result = with_script(path, sending(message(1), event), "sub", "-t", TOPIC)
+    assert (result.returncode, result.stdout) == (5, b"1\n")
+    assert result.stderr.decode() == f"nolag: session default is disconnected ({state['reason']})\n"
+    _, result = with_script(path, sending(event, message(1)), "sub", "-t", TOPIC, "--retry", "-C", "1")
+    assert (result.returncode, result.stdout) == (0, b"1\n")
+
+
+def test_sub_with_retry_waits_for_a_refused_token(path):
+    _, result = with_script(path, offline(REFUSED[0]), "sub", "-t", TOPIC, "--retry", "-W", "0.3")
+    assert result.returncode == 27
+    assert b"session default is disconnected (access_denied); waiting\n" in result.stderr
+
+
+@pytest.mark.parametrize("state", REFUSED)
+def test_pub_does_not_wait_for_a_refused_token(path, state):
+    began = time.monotonic()
+    _, result = with_script(path, offline(state), "pub", "-t", TOPIC, "-m", "x", "--quiet")
+    assert result.returncode == 5 and time.monotonic() - began < PATIENCE
+    assert f"({state['reason']}); nothing is sent before the broker takes the token" in result.stderr.decode()
+
+
+def test_pub_tells_that_it_waits(path):
+    """Before its time is over, and once."""
+    states = offline({"status": "reconnecting", "reason": "dns"})
+    with Daemon(path, states):
+        process = start(path, "pub", "-t", TOPIC, "-m", "x", "-W", "3")
+        assert process.stderr.readline() == b"nolag: session default is reconnecting (dns); waiting\n"
+        assert process.poll() is None
+        code, _, err = finish(process)
+    assert code == 4 and err == (b"nolag: session default is reconnecting (dns); what waits is sent when it is back, "
+                                 b"if that is within ttl (nolagd.conf)\n")
+
+
+def test_pub_counts_answers_to_publishes_only(path):
+    """An error that answers the question for the status is no outcome."""
+    def script(peer):
+        requests = iter(peer)
+        publish, status = next(requests), next(requests)
+        assert (publish["type"], status["type"]) == ("publish", "status")
+        peer.send(error("limit_reached", id=status["id"]))
+        assert peer.is_quiet(0.2), "it has ended"
+        peer.send(error("unknown_topic", id=publish["id"]))
+        silent(peer)
+    _, result = with_script(path, script, "pub", "-t", TOPIC, "-m", "x")
+    assert result.returncode == 1 and result.stderr == b"nolag: unknown_topic: do something\n"
+
+
+# sub -E
+
+def test_only_subscribe(daemon, path):
+    result = nolag(path, "sub", "-t", "a/b/c", "-t", "a/b/d", "-E", "-d")
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"nolag: subscribed\n")
+    assert [r["topic"] for r in daemon.requests] == ["a/b/c", "a/b/d"]
+
+
+def test_only_subscribe_waits_for_the_broker(path):
+    """A subscription that is pending is not made yet."""
+    def script(peer):
+        requests = iter(peer)
+        peer.send({**answer(next(requests)), "pending": True}, answer(next(requests)))
+        status = next(requests)
+        peer.send({"type": "status", "id": status["id"], "session": "default", "status": "connecting"})
+        assert peer.is_quiet(0.2)
+        peer.send({"type": "connect", "session": "default"})
+        assert peer.read_line() is None, "it has ended"
+    _, result = with_script(path, script, "sub", "-t", "a/b/c", "-t", "a/b/d", "-E", "-d")
+    assert result.returncode == 0
+    assert result.stderr == (b"nolag: session default is connecting; waiting\nnolag: session default is connected\n"
+                             b"nolag: subscribed\n")
+
+
+def test_only_subscribe_when_one_is_refused_later(path):
+    def script(peer):
+        requests = iter(peer)
+        peer.send({**answer(next(requests)), "pending": True}, answer(next(requests)),
+                  error("not_authorized", topic="a/b/c"), {"type": "connect", "session": "default"})
+        silent(peer)
+    _, result = with_script(path, script, "sub", "-t", "a/b/c", "-t", "a/b/d", "-E", "--quiet")
+    assert result.returncode == 5
+
+
+def test_only_subscribe_with_the_real_daemon(kraken):
+    kraken.stop_listening()
+    with RealDaemon({"default": alice(kraken.url)}) as real:
+        process = start(real.socket, "sub", "-t", TOPIC, "-E")
+        assert b"waiting" in process.stderr.readline()
+        kraken.listen()
+        assert finish(process) == (0, b"", b"")
+
+
+def test_refused_once_is_not_refused_for_ever(path):
+    """With --retry each connection begins anew: what the broker took back once may be there again."""
+    def script(peer):
+        peer.daemon.connections = getattr(peer.daemon, "connections", 0) + 1
+        requests = iter(peer)
+        peer.send(answer(next(requests)), answer(next(requests)))
+        lost = "a/b/c" if peer.daemon.connections == 1 else "a/b/d"
+        peer.send(error("not_authorized", topic=lost))
+        if peer.daemon.connections == 2:
+            peer.message("still", topic="a/b/c")
+            silent(peer)
+    d, result = with_script(path, script, "sub", "-t", "a/b/c", "-t", "a/b/d", "--retry", "-C", "1")
+    assert (result.returncode, result.stdout) == (0, b"still\n")
 
 
 CONNECTION = [{"type": "disconnect", "session": "default", "reason": "closed", "detail": "bye"},
@@ -1182,7 +1325,7 @@ CONNECTION = [{"type": "disconnect", "session": "default", "reason": "closed", "
 
 
 @pytest.mark.parametrize("flags, told", [
-    ([], b""), (["-d"], b"nolag: session default is disconnected (closed: bye); waiting\n"
+    ([], b""), (["-d"], b"nolag: subscribed\nnolag: session default is disconnected (closed: bye); waiting\n"
                         b"nolag: session default is connected\n")])
 def test_connection_events(path, flags, told):
     _, result = with_script(path, sending(*CONNECTION), "sub", "-t", TOPIC, "-C", "1", *flags)
@@ -1293,8 +1436,51 @@ def test_raw_is_interactive(daemon, path):
 
 
 def test_raw_session(daemon, path):
-    nolag(path, "raw", "--session", "ops", '{"type":"ping"}')
+    """The answer to the auth, which the user has not written, is not shown."""
+    result = nolag(path, "raw", "--session", "ops", '{"type":"ping"}')
+    assert (result.returncode, result.stdout) == (0, b'{"type": "pong"}\n')
     assert [r["type"] for r in daemon.requests] == ["auth", "ping"] and daemon.requests[0]["session"] == "ops"
+
+
+def test_raw_session_in_pieces(path):
+    def script(peer):
+        silent(peer)
+        for byte in b'{"type":"auth","id":"auth","success":true}\n{"type":"pong"}\n\n x':
+            peer.send(bytes([byte]))
+    _, result = with_script(path, script, "raw", "--session", "ops", '{"type":"ping"}')
+    assert (result.returncode, result.stdout) == (0, b'{"type":"pong"}\n\n x')
+
+
+def test_raw_session_refused(path):
+    def script(peer):
+        silent(peer)
+        peer.send({"type": "auth", "id": "auth", "success": False, "error": "access_denied", "hint": "h"},
+                  error("not_authenticated"))
+    _, result = with_script(path, script, "raw", "--session", "ops", '{"type":"ping"}')
+    assert (result.returncode, result.stdout, result.stderr) == (5, b"", b"nolag: auth: access_denied: h\n")
+
+
+def test_raw_session_without_an_answer(path):
+    _, result = with_script(path, silent, "raw", "--session", "ops", '{"type":"ping"}')
+    assert result.returncode == 3 and b"before it answered the auth" in result.stderr
+
+
+@pytest.mark.parametrize("lines, code", [
+    ([{"type": "pong"}], 0), ([error("bad_json")], 1),
+    ([{"type": "pong"}, error("not_authorized"), error("outbox_full")], 5),
+    ([{"type": "auth", "success": False, "error": "access_denied"}], 5)])
+@pytest.mark.parametrize("session", [[], ["--session", "ops"]])
+def test_raw_exit_code(path, lines, code, session):
+    """An error is an answer like any other, unless it is asked for."""
+    def script(peer):
+        silent(peer)
+        if session:
+            peer.send({"type": "auth", "id": "auth", "success": True})
+        peer.send(*lines)
+    for flags, expected in (([], 0), (["--exit-code"], code)):
+        _, result = with_script(path, script, "raw", "{}", *flags, *session)
+        assert result.returncode == expected and result.stderr == b""
+        assert [json.loads(line) for line in result.stdout.splitlines()] == lines
 
 
 def test_raw_when_the_daemon_goes_away(path):
