@@ -2,6 +2,7 @@
 /* Memory that never fails to come: see alloc.h for the policy. */
 #include "protocol/alloc.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 
 /* No exit handlers and no core: neither would find memory, and a core holds tokens. */
 static _Noreturn void out_of_memory(size_t size) {
-    fprintf(stderr, "nolagd: out of memory (%zu bytes)\n", size);
+    fprintf(stderr, "%s: out of memory (%zu bytes)\n", program_invocation_short_name, size);
     _exit(EXIT_FAILURE);
 }
 

@@ -4,7 +4,8 @@
  *
  * Every buffer in nolagd has a bound, so running out of memory means that the host
  * is out of it, not that a client asked for too much. These functions therefore end
- * the process with a message; they never return NULL. systemd starts it again.
+ * the process with a message that begins with the program's name; they never return NULL.
+ * systemd starts nolagd again.
  */
 #ifndef NL_PROTOCOL_ALLOC_H
 #define NL_PROTOCOL_ALLOC_H
