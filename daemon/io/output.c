@@ -25,17 +25,28 @@ static bool begun(const struct nl_output *o) {
     return o->offset > 0 || o->pinned;
 }
 
-/* The capacity is a power of two. */
+/*
+ * Makes room for one more: closes up what was dropped behind a begun line, and doubles the ring only when
+ * that is less than half of it. The capacity is a power of two.
+ */
 static void grow(struct nl_output *o) {
-    uint32_t cap = o->cap == 0 ? 4 : o->cap * 2;
+    uint32_t cap = o->cap == 0 ? 4 : o->dropped > o->cap / 2 ? o->cap : o->cap * 2;
     struct nl_output_entry *ring = nl_calloc(cap, sizeof(*ring));
+    uint32_t kept = 0, scanned = 0;
 
-    for (uint32_t i = 0; i < o->count; i++)
-        ring[i] = *at(o, i);
+    for (uint32_t i = 0; i < o->count; i++) {
+        if (at(o, i)->line == NULL)
+            continue;
+        ring[kept++] = *at(o, i);
+        scanned += i < o->scanned;
+    }
     free(o->ring);
     o->ring = ring;
     o->cap = cap;
     o->head = 0;
+    o->count = kept;
+    o->scanned = scanned;
+    o->dropped = 0;
 }
 
 void nl_output_push(struct nl_output *o, struct nl_line *line, bool droppable) {
@@ -73,15 +84,21 @@ unsigned nl_output_peek(const struct nl_output *o, struct iovec *vectors, unsign
     return n;
 }
 
+static void take_off(struct nl_output *o) {
+    o->head = (o->head + 1) & (o->cap - 1);
+    o->count--;
+    o->scanned -= o->scanned > 0;
+}
+
 /* Takes the first line off, and what was dropped behind it: the first entry always is a line. */
 static struct nl_line *pop(struct nl_output *o) {
     struct nl_line *line = at(o, 0)->line;
 
-    do {
-        o->head = (o->head + 1) & (o->cap - 1);
-        o->count--;
-        o->scanned -= o->scanned > 0;
-    } while (o->count > 0 && at(o, 0)->line == NULL);
+    take_off(o);
+    while (o->count > 0 && at(o, 0)->line == NULL) {
+        take_off(o);
+        o->dropped--;
+    }
     o->offset = 0;
     if (o->count == 0)
         nl_output_deinit(o);
@@ -109,6 +126,7 @@ struct nl_line *nl_output_drop_oldest(struct nl_output *o) {
         if (o->scanned == 0)
             return pop(o);
         e->line = NULL;
+        o->dropped++;
         return line;
     }
     return NULL;
@@ -124,6 +142,7 @@ void nl_output_truncate(struct nl_output *o) {
         nl_line_unref(line);
     }
     o->scanned = 0;
+    o->dropped = 0;
     if (o->count == 0)
         nl_output_deinit(o);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lines waiting to be written to one client, oldest first: a ring of shared lines. It holds no
- * memory while it is empty. Only whole lines are added or dropped; of the first one a part may be
- * written already.
+ * memory while it is empty, and never room for more than a few times the lines that wait, however many were
+ * dropped. Only whole lines are added or dropped; of the first one a part may be written already.
  */
 #ifndef NL_IO_OUTPUT_H
 #define NL_IO_OUTPUT_H
@@ -23,6 +23,7 @@ struct nl_output {
     struct nl_output_entry *ring;
     uint32_t cap, head, count;
     uint32_t scanned; /* entries from head on that hold nothing to drop */
+    uint32_t dropped; /* entries that are only the place of a dropped line */
     size_t offset;    /* bytes of the first line that are written */
     bool pinned;      /* the first line is being written right now: it stays where it is */
     size_t bytes;     /* that wait, all lines together */

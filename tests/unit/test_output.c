@@ -247,6 +247,28 @@ static void a_line_behind_dropped_ones_can_be_pinned(void **state) {
     assert_true(nl_output_empty(&w.output));
 }
 
+/* A client that has stopped reading in the middle of a line, under the policy `drop`, for days. */
+static void what_is_dropped_takes_no_room(void **state) {
+    struct world w = {0};
+
+    (void)state;
+    nl_output_init(&w.output);
+    push(&w, false);
+    pin(&w);
+    for (int i = 0; i < 10; i++)
+        push(&w, i % 2 == 0);
+    for (int i = 0; i < 10000; i++) {
+        push(&w, true);
+        drop_oldest(&w);
+        assert_true(w.output.cap <= 64);
+    }
+    check(&w);
+    finish_first(&w);
+    check(&w);
+    written(&w, model_bytes(&w));
+    assert_null(w.output.ring);
+}
+
 static void dropping_everything_leaves_nothing(void **state) {
     struct world w = {0};
 
@@ -266,6 +288,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_holds_no_memory_while_it_is_empty),
         cmocka_unit_test(a_line_behind_dropped_ones_can_be_pinned),
+        cmocka_unit_test(what_is_dropped_takes_no_room),
         cmocka_unit_test(dropping_everything_leaves_nothing),
         cmocka_unit_test_teardown(what_waits_is_what_an_array_says, name_the_seed),
     };
