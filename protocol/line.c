@@ -201,6 +201,15 @@ bool nl_line_reader_feed(struct nl_line_reader *r, struct nl_slice bytes, size_t
     return more;
 }
 
+void nl_line_reader_skip(struct nl_line_reader *r) {
+    assert(!r->stopped);
+    if (r->partial.len == 0)
+        return;
+    drop_partial(r);
+    r->skipping = true;
+    r->started = true;
+}
+
 bool nl_line_reader_finish(struct nl_line_reader *r, size_t max_line, const struct nl_line_sink *sink) {
     struct nl_buffer line;
     bool more;

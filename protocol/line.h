@@ -68,6 +68,12 @@ struct nl_line_sink {
 bool nl_line_reader_feed(struct nl_line_reader *r, struct nl_slice bytes, size_t max_line,
                          const struct nl_line_sink *sink);
 
+/*
+ * Gives up the line that has begun: its rest is thrown away, as of one that is too long. Nothing but the
+ * beginning of a line may be kept: the last feed was not stopped.
+ */
+void nl_line_reader_skip(struct nl_line_reader *r);
+
 /* At the end of the stream: gives a last line that has no newline, if there is one. */
 bool nl_line_reader_finish(struct nl_line_reader *r, size_t max_line, const struct nl_line_sink *sink);
 

@@ -375,6 +375,26 @@ static void test_stop_in_an_over_long_line(void **state) {
 }
 
 /* A client that goes away leaves nothing behind, whatever it sent before. */
+/* The beginning of a line is given up: its rest is not taken for a line, the next one is one. */
+static void test_skip(void **state) {
+    struct nl_line_reader r;
+    struct log log;
+    (void)state;
+    nl_line_reader_init(&r);
+    log_init(&log, 1, 0);
+    nl_line_reader_skip(&r); /* nothing has begun */
+    assert_true(feed(&r, nl_slice_str("a\nbeginning"), 100, &log));
+    nl_line_reader_skip(&r);
+    assert_int_equal(r.partial.cap, 0);
+    assert_true(feed(&r, nl_slice_str(" middle"), 100, &log));
+    assert_true(feed(&r, nl_slice_str(" end\nb\nc"), 100, &log));
+    assert_true(finish(&r, 100, &log));
+    assert_int_equal(log.text.len, 9);
+    assert_memory_equal(log.text.bytes, "<a><b><c>", 9);
+    nl_buffer_deinit(&log.text);
+    nl_line_reader_deinit(&r);
+}
+
 static void test_deinit_frees_what_is_kept(void **state) {
     struct nl_line_reader r;
     struct log log;
@@ -551,6 +571,7 @@ int main(void) {
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_stops_do_not_pile_up),
         cmocka_unit_test(test_stop_in_an_over_long_line),
+        cmocka_unit_test(test_skip),
         cmocka_unit_test(test_deinit_frees_what_is_kept),
         cmocka_unit_test(test_stopping_after_each_line_is_linear),
         cmocka_unit_test(test_random_text_in_random_pieces),
