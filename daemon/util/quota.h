@@ -12,15 +12,19 @@
 #include <sys/types.h>
 #include <uthash.h>
 
+#include "daemon/util/backlog.h"
+
 struct nl_uid_quota {
     uid_t uid;
     uint32_t refs;
-    uint64_t clients;        /* connected clients */
-    uint64_t subscriptions;  /* topics, summed over its clients */
-    uint64_t token_sessions; /* sessions opened by showing a token */
-    uint64_t output_bytes;   /* queued for its clients */
-    uint32_t guesses;        /* tokens shown that the broker denied, since the last good one */
-    uint64_t guess_after_ms; /* until then no other token is tried for it */
+    uint64_t clients;         /* connected clients */
+    uint64_t subscriptions;   /* topics, summed over its clients */
+    uint64_t token_sessions;  /* sessions opened by showing a token */
+    uint64_t output_bytes;    /* queued for its clients */
+    uint64_t input_bytes;     /* kept of lines of its clients that have not ended */
+    struct nl_backlog output; /* beyond the bound of output_bytes */
+    uint32_t guesses;         /* tokens shown that the broker denied, since the last good one */
+    uint64_t guess_after_ms;  /* until then no other token is tried for it */
     struct nl_quotas *owner;
     UT_hash_handle hh; /* in nl_quotas.by_uid */
 };
