@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading from, writing to and judging local clients. Little is done for each in one loop turn, so that the
+ * others get theirs; what is left is done in the next one.
+ */
 #include "daemon/io/client.h"
 
-#include <assert.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,22 +14,20 @@
 #include "daemon/io/dispatch.h"
 #include "daemon/io/server.h"
 #include "daemon/io/upstream.h"
+#include "daemon/util/log.h"
 #include "protocol/alloc.h"
 #include "protocol/object.h"
 
-#define READ_SIZE 65536
+#define READ_SIZE 16384         /* read from one client in one turn */
 #define VECTORS 128             /* lines in one writev */
-#define TURN_BYTES (256 * 1024) /* written to one client in one turn, so that others get theirs */
+#define TURN_BYTES (256 * 1024) /* written to one client in one turn */
 #define DROPPED_TOPICS 32       /* told one by one; more are told together */
+#define FREE_INPUT 65536        /* kept of a line that has not ended, without counting for its user */
+#define LOG_BURST 10            /* clients refused or cut off: log lines at once, then one every */
+#define LOG_INTERVAL_MS 1000
 
 /* One buffer serves all clients: what is read is used up, or copied by the reader, before the next read. */
 static char read_buffer[READ_SIZE];
-
-static bool log_allowed(struct nl_client *c) {
-    uint32_t suppressed;
-
-    return nl_log_budget_take(&c->log_budget, nl_server_now(c->server), 10, 1000, &suppressed);
-}
 
 /* ---- the list of those with something to do at the end of the turn, and of those to look after ---- */
 
@@ -44,8 +45,18 @@ static void unmark_dirty(struct nl_client *c) {
     DL_DELETE2(c->server->dirty, c, dirty_prev, dirty_next);
 }
 
-static bool watched(const struct nl_client *c) {
-    return c->half_closed || c->condemned;
+static void watch(struct nl_client *c) {
+    if (c->watched)
+        return;
+    c->watched = true;
+    DL_APPEND2(c->server->watched, c, watch_prev, watch_next);
+}
+
+static void unwatch(struct nl_client *c) {
+    if (!c->watched)
+        return;
+    c->watched = false;
+    DL_DELETE2(c->server->watched, c, watch_prev, watch_next);
 }
 
 /* ---- the end ---- */
@@ -68,6 +79,7 @@ static void on_closed(uv_handle_t *handle) {
     struct nl_client *c = handle->data;
 
     nl_quota_give(&c->peer.quota->output_bytes, c->output.bytes);
+    nl_quota_give(&c->peer.quota->input_bytes, c->input_bytes);
     nl_output_deinit(&c->output);
     nl_line_reader_deinit(&c->reader);
     forget_dropped(c);
@@ -83,12 +95,8 @@ void nl_client_close(struct nl_client *c, const char *reason) {
         return;
     c->closing = true;
     nl_log_debug("client %llu: closed: %s", (unsigned long long)c->peer.number, reason);
-    if (c->dirty) {
-        c->dirty = false;
-        DL_DELETE2(server->dirty, c, dirty_prev, dirty_next);
-    }
-    if (watched(c))
-        DL_DELETE2(server->watched, c, watch_prev, watch_next);
+    unmark_dirty(c);
+    unwatch(c);
     if (c->peer.session != NULL) {
         struct nl_upstream *u = nl_upstream_of(c->peer.session);
         nl_session_detach(c->peer.session, &c->peer, nl_server_now(server));
@@ -102,18 +110,46 @@ void nl_client_close(struct nl_client *c, const char *reason) {
 
 /* ---- output ---- */
 
+/* Nobody is there any more, or it has sent all and got all. */
 static bool done(const struct nl_client *c) {
-    return c->half_closed && !c->auth_waits && c->peer.pending == 0 && !nl_peer_stands(&c->peer) &&
-           nl_output_empty(&c->output) && c->dropped == NULL;
+    if (!c->half_closed || c->auth_waits || c->reader.stopped)
+        return false;
+    return c->deaf || (nl_output_empty(&c->output) && c->peer.pending == 0 && !nl_peer_stands(&c->peer) &&
+                       c->dropped == NULL);
 }
 
 static void close_if_done(struct nl_client *c) {
-    if (c->closing || !nl_output_empty(&c->output))
+    if (c->closing)
         return;
-    if (c->condemned)
+    if (c->condemned && (c->deaf || nl_output_empty(&c->output)))
         nl_client_close(c, "condemned and told so");
     else if (done(c))
-        nl_client_close(c, "it has sent all and got all");
+        nl_client_close(c, c->deaf ? "gone" : "it has sent all and got all");
+}
+
+/* All that waits, but for a line that is being written. */
+static void discard_output(struct nl_client *c) {
+    size_t before = c->output.bytes;
+
+    forget_dropped(c);
+    if (c->writing)
+        nl_output_truncate(&c->output);
+    else
+        nl_output_deinit(&c->output);
+    give_output_quota(c, before);
+}
+
+/*
+ * It takes nothing any more. What it wrote before is still to be read: it may have closed only its receiving
+ * side, and when it closed both, the end of the stream comes behind all that it wrote.
+ */
+static void go_deaf(struct nl_client *c, int why) {
+    if (c->deaf)
+        return;
+    nl_log_debug("client %llu: takes no more: %s", (unsigned long long)c->peer.number, uv_strerror(why));
+    c->deaf = true;
+    discard_output(c);
+    mark_dirty(c);
 }
 
 static struct nl_dropped *dropped_entry(struct nl_client *c, const char *topic, size_t len) {
@@ -143,19 +179,18 @@ static void note_dropped(struct nl_client *c, const struct nl_line *line) {
         dropped_entry(c, topic, (size_t)(end - topic))->count++;
 }
 
-/* Makes room by the policy `drop`; false when there is nothing left to drop. */
-static bool make_room(struct nl_client *c, size_t limit) {
+/* Makes room by the policy `drop`, as far as there is something to drop. */
+static void make_room(struct nl_client *c, uint64_t limit) {
     while (c->output.bytes > limit) {
         size_t before = c->output.bytes;
         struct nl_line *line = nl_output_drop_oldest(&c->output);
 
         if (line == NULL)
-            return false;
+            return;
         give_output_quota(c, before);
         note_dropped(c, line);
         nl_line_unref(line);
     }
-    return true;
 }
 
 /* Tells what was dropped, in the place of what was. */
@@ -181,30 +216,14 @@ static void tell_dropped(struct nl_client *c) {
     }
 }
 
-static void overflow(struct nl_client *c) {
-    const struct nl_daemon_config *config = &c->server->config->daemon;
-
-    if (config->slow_consumer == NL_SLOW_DROP && make_room(c, config->client_output_limit))
-        return;
-    /* Not here: we may be in the middle of a delivery to many. */
-    c->overflown = true;
-}
-
 void nl_client_send(struct nl_client *c, struct nl_line *line, bool droppable) {
-    const struct nl_daemon_config *config = &c->server->config->daemon;
-    struct nl_uid_quota *quota = c->peer.quota;
-
-    if (c->closing || c->condemned || c->overflown || line == NULL) {
+    mark_dirty(c);
+    if (c->closing || c->condemned || c->deaf || line == NULL) {
         nl_line_unref(line);
-        mark_dirty(c);
         return;
     }
-    quota->output_bytes += line->len;
+    c->peer.quota->output_bytes += line->len;
     nl_output_push(&c->output, line, droppable);
-    mark_dirty(c);
-    if (c->output.bytes > config->client_output_limit ||
-        (config->output_per_uid != 0 && quota->output_bytes > config->output_per_uid))
-        overflow(c);
 }
 
 static void stop_reading(struct nl_client *c) {
@@ -213,26 +232,37 @@ static void stop_reading(struct nl_client *c) {
     c->reading = false;
 }
 
-static void watch(struct nl_client *c) {
-    if (!watched(c))
-        DL_APPEND2(c->server->watched, c, watch_prev, watch_next);
+static void tell_suppressed(uint32_t count) {
+    if (count > 0)
+        nl_log_warning("%u more clients were refused or cut off", (unsigned)count);
 }
 
-void nl_client_condemn(struct nl_client *c, enum nl_error error) {
+static bool log_allowed(struct nl_server *server, uint32_t *suppressed) {
+    return nl_log_budget_take(&server->client_log, nl_server_now(server), LOG_BURST, LOG_INTERVAL_MS,
+                              suppressed);
+}
+
+static void log_condemned(struct nl_client *c, enum nl_error error) {
+    uint32_t suppressed;
+
+    if (!log_allowed(c->server, &suppressed))
+        return;
+    tell_suppressed(suppressed);
+    nl_log_warning("client %llu (pid %d, uid %u): %s, %zu bytes wait", (unsigned long long)c->peer.number,
+                   (int)c->peer.pid, (unsigned)c->peer.uid, nl_error_name(error), c->output.bytes);
+}
+
+static void condemn(struct nl_client *c, enum nl_error error) {
     size_t before = c->output.bytes;
     struct nl_line *line;
 
-    if (c->closing || c->condemned)
-        return;
-    if (log_allowed(c))
-        nl_log_warning("client %llu (pid %d, uid %u): %s, %zu bytes wait", (unsigned long long)c->peer.number,
-                       (int)c->peer.pid, (unsigned)c->peer.uid, nl_error_name(error), before);
+    log_condemned(c, error);
     watch(c);
     c->condemned = true;
     c->linger_until_ms = nl_server_now(c->server) + NL_CLIENT_LINGER_MS;
     stop_reading(c);
     forget_dropped(c);
-    nl_output_truncate(&c->output);
+    nl_output_truncate(&c->output); /* a line that is begun will be whole */
     give_output_quota(c, before);
     line = nl_error_line(error, NULL, NULL, nl_slice(NULL, 0), NULL);
     c->peer.quota->output_bytes += line->len;
@@ -241,6 +271,8 @@ void nl_client_condemn(struct nl_client *c, enum nl_error error) {
 }
 
 static void written(struct nl_client *c, size_t bytes) {
+    nl_backlog_taken(&c->backlog, bytes);
+    nl_backlog_taken(&c->peer.quota->output, bytes);
     nl_quota_give(&c->peer.quota->output_bytes, bytes);
     nl_output_written(&c->output, bytes);
 }
@@ -252,11 +284,12 @@ static void on_written(uv_write_t *request, int status) {
     c->output.pinned = false;
     if (c->closing)
         return;
-    if (status < 0) {
-        nl_client_close(c, uv_strerror(status));
-        return;
-    }
-    written(c, c->write_bytes);
+    if (status == 0)
+        written(c, c->write_bytes);
+    else if (c->deaf)
+        discard_output(c);
+    else
+        go_deaf(c, status);
     mark_dirty(c);
 }
 
@@ -275,7 +308,7 @@ static void write_later(struct nl_client *c) {
     c->write.data = c;
     error = uv_write(&c->write, (uv_stream_t *)&c->pipe, &buffer, 1, on_written);
     if (error < 0) {
-        nl_client_close(c, uv_strerror(error));
+        go_deaf(c, error);
         return;
     }
     c->writing = true;
@@ -295,7 +328,7 @@ static int write_now(struct nl_client *c) {
     return result;
 }
 
-static void flush(struct nl_client *c) {
+static void write_out(struct nl_client *c) {
     int sent = 0;
 
     if (c->dropped != NULL)
@@ -313,103 +346,199 @@ static void flush(struct nl_client *c) {
             return;
         }
         if (result < 0) {
-            nl_client_close(c, uv_strerror(result));
+            go_deaf(c, result);
             return;
         }
         sent += result;
     }
 }
 
-void nl_client_flush(struct nl_client *c) {
-    unmark_dirty(c);
-    if (c->overflown) {
-        c->overflown = false;
-        nl_client_condemn(c, NL_ERROR_SLOW_CONSUMER);
-        unmark_dirty(c);
-    }
-    if (c->writing)
+/* ---- who has too much waiting ---- */
+
+/* The kernel takes more again: it has read, and we have only not come to it yet. */
+static bool has_room(const struct nl_client *c) {
+    struct pollfd p = {.events = POLLOUT};
+    uv_os_fd_t fd;
+
+    if (!c->writing || uv_fileno((const uv_handle_t *)&c->pipe, &fd) < 0)
+        return true;
+    p.fd = fd;
+    return poll(&p, 1, 0) > 0;
+}
+
+static bool over_uid_bound(const struct nl_client *c) {
+    uint64_t bound = c->server->config->daemon.output_per_uid;
+
+    return bound != 0 && c->peer.quota->output_bytes > bound;
+}
+
+/*
+ * The policy `drop`: down to the client's bound, and beyond the user's, each of its clients down to an equal
+ * share. Only those for whom the kernel takes no more: the others have not been offered all yet.
+ */
+static void drop_what_is_too_much(struct nl_client *c) {
+    const struct nl_daemon_config *config = &c->server->config->daemon;
+    struct nl_uid_quota *quota = c->peer.quota;
+    struct nl_client *other;
+
+    if (!c->writing)
         return;
-    flush(c);
-    close_if_done(c);
+    make_room(c, config->client_output_limit);
+    if (!over_uid_bound(c))
+        return;
+    DL_FOREACH(c->server->clients, other) {
+        if (other->peer.quota == quota && other->writing)
+            make_room(other, config->output_per_uid / quota->clients);
+    }
+}
+
+/* Of the clients of the same user that do not read, the one with most waiting; or NULL. */
+static struct nl_client *slowest_of_uid(const struct nl_client *c) {
+    struct nl_client *other, *found = NULL;
+
+    DL_FOREACH(c->server->clients, other) {
+        if (other->peer.quota == c->peer.quota && !other->condemned && !other->deaf &&
+            (found == NULL || other->output.bytes > found->output.bytes) && !has_room(other))
+            found = other;
+    }
+    return found;
+}
+
+static void judge_uid(struct nl_client *c, uint64_t now_ms) {
+    struct nl_uid_quota *quota = c->peer.quota;
+    uint64_t bound = c->server->config->daemon.output_per_uid;
+    struct nl_client *slowest;
+
+    if (bound == 0 || !nl_backlog_too_slow(&quota->output, quota->output_bytes, bound, now_ms))
+        return;
+    while (over_uid_bound(c) && (slowest = slowest_of_uid(c)) != NULL)
+        condemn(slowest, NL_ERROR_SLOW_CONSUMER);
+}
+
+/* Called after the kernel was offered what waits. */
+static void judge(struct nl_client *c) {
+    const struct nl_daemon_config *config = &c->server->config->daemon;
+    uint64_t now_ms = nl_server_now(c->server);
+
+    if (c->condemned || c->deaf)
+        return;
+    if (config->slow_consumer == NL_SLOW_DROP)
+        drop_what_is_too_much(c);
+    if (nl_backlog_too_slow(&c->backlog, c->output.bytes, config->client_output_limit, now_ms) &&
+        !has_room(c))
+        condemn(c, NL_ERROR_SLOW_CONSUMER);
+    judge_uid(c, now_ms);
+    if (c->backlog.over || c->peer.quota->output.over)
+        watch(c);
 }
 
 /* ---- input ---- */
+
+/* What it has not read yet is so much that more answers must wait; or it waits for its auth. */
+static bool held_back(const struct nl_client *c) {
+    return c->auth_waits || c->output.bytes > c->server->config->daemon.client_output_limit / 2;
+}
+
+static bool wants_more(const struct nl_client *c) {
+    return !c->closing && !c->condemned && !held_back(c);
+}
 
 static bool on_line(void *ctx, struct nl_slice text) {
     struct nl_client *c = ctx;
 
     nl_dispatch_line(c, text);
-    return !c->closing && !c->condemned && !c->auth_waits;
+    return wants_more(c);
 }
 
 static bool on_too_long(void *ctx) {
     struct nl_client *c = ctx;
 
     nl_dispatch_too_long(c);
-    return !c->closing && !c->condemned;
+    return wants_more(c);
 }
 
-static void feed(struct nl_client *c, struct nl_slice bytes) {
+/* What is kept of a long line that has not ended counts for the user; beyond its bound the line is given up.
+ */
+static void count_input(struct nl_client *c) {
+    uint64_t bound = NL_CLIENT_LINES_PER_UID * c->server->config->daemon.line_limit;
+    struct nl_uid_quota *quota = c->peer.quota;
+
+    nl_quota_give(&quota->input_bytes, c->input_bytes);
+    c->input_bytes = c->reader.stopped || c->reader.partial.len <= FREE_INPUT ? 0 : c->reader.partial.len;
+    if (nl_quota_take(&quota->input_bytes, c->input_bytes, bound))
+        return;
+    c->input_bytes = 0;
+    nl_line_reader_skip(&c->reader);
+    nl_client_send(
+        c,
+        nl_error_line(NL_ERROR_LIMIT_REACHED, NULL, NULL, nl_slice(NULL, 0),
+                      "too many long lines of this user are on their way; this one was skipped to its end"),
+        false);
+}
+
+/* Takes bytes, and what was kept when a line made it stop. */
+static void take(struct nl_client *c, struct nl_slice bytes) {
     struct nl_line_sink sink = {.line = on_line, .too_long = on_too_long, .ctx = c};
     size_t limit = c->server->config->daemon.line_limit;
 
-    if (!nl_line_reader_feed(&c->reader, bytes, limit, &sink))
-        return;
-    if (c->half_closed)
+    if (nl_line_reader_feed(&c->reader, bytes, limit, &sink) && c->half_closed)
         nl_line_reader_finish(&c->reader, limit, &sink);
+    count_input(c);
 }
 
-/* After an end of file libuv tells nothing more: whether a quiet client has gone fully must be asked for. */
-static bool gone(const struct nl_client *c) {
-    struct pollfd p = {.events = 0};
-    uv_os_fd_t fd;
+/* Has it gone fully, or only closed its sending side? The end of the stream looks the same. */
+static bool hung_up(uv_os_fd_t fd) {
+    struct pollfd p = {.fd = fd};
 
-    if (uv_fileno((const uv_handle_t *)&c->pipe, &fd) < 0)
-        return true;
-    p.fd = fd;
     return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
 }
 
 /*
  * A client that only closed its sending side waits for what it asked, and may go on receiving; one that is
- * gone fully holds nothing any more. The end of the stream looks the same, so it is asked for here; later
- * only look_after() would find out.
+ * gone fully holds nothing any more, from now on: the next request may be somebody else's wish for the same.
  */
-static void on_eof(struct nl_client *c) {
+static void on_end(struct nl_client *c, int error) {
+    uv_os_fd_t fd;
+
     stop_reading(c);
-    watch(c);
     c->half_closed = true;
-    if (!c->auth_waits)
-        feed(c, nl_slice(NULL, 0));
+    if (uv_fileno((uv_handle_t *)&c->pipe, &fd) < 0 || error != UV_EOF || hung_up(fd))
+        go_deaf(c, error);
+    else if (nl_hangups_add(&c->server->hangups, fd, c) < 0)
+        go_deaf(c, UV_ENOMEM);
+    take(c, nl_slice(NULL, 0));
     mark_dirty(c);
-    if (!c->auth_waits && gone(c))
-        nl_client_close(c, "gone");
+    close_if_done(c);
 }
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer) {
     struct nl_client *c = stream->data;
 
-    if (n == UV_EOF) {
-        on_eof(c);
-    } else if (n < 0) {
-        nl_client_close(c, uv_strerror((int)n));
-    } else if (n > 0) {
-        feed(c, nl_slice(buffer->base, (size_t)n));
-        if (c->auth_waits)
-            stop_reading(c);
+    if (n == UV_ENOBUFS || n == 0)
+        return; /* on_alloc() gave none */
+    if (n < 0) {
+        on_end(c, (int)n);
+        return;
     }
+    c->has_read = true;
+    mark_dirty(c);
+    take(c, nl_slice(buffer->base, (size_t)n));
+    if (!wants_more(c))
+        stop_reading(c);
 }
 
+/* One read in a turn. Without a buffer libuv stops for now, and comes again as long as there is something. */
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer) {
-    (void)handle;
+    const struct nl_client *c = handle->data;
+
     (void)suggested;
-    *buffer = uv_buf_init(read_buffer, sizeof(read_buffer));
+    *buffer = uv_buf_init(read_buffer, c->has_read ? 0 : sizeof(read_buffer));
 }
 
 static void start_reading(struct nl_client *c) {
     int error;
 
-    if (c->reading || c->half_closed || c->closing || c->condemned)
+    if (c->reading || c->half_closed)
         return;
     error = uv_read_start((uv_stream_t *)&c->pipe, on_alloc, on_read);
     if (error < 0)
@@ -418,20 +547,66 @@ static void start_reading(struct nl_client *c) {
         c->reading = true;
 }
 
-void nl_client_resume(struct nl_client *c) {
-    if (c->closing || c->auth_waits)
-        return;
-    feed(c, nl_slice(NULL, 0));
-    if (!c->auth_waits)
+/* Reads, or not, as there is room for its answers. */
+static void go_on_reading(struct nl_client *c) {
+    if (c->reader.stopped && wants_more(c) && !c->server->stopped)
+        take(c, nl_slice(NULL, 0));
+    if (!wants_more(c))
+        stop_reading(c);
+    else if (!c->reader.stopped)
         start_reading(c);
+}
+
+void nl_client_resume(struct nl_client *c) {
     mark_dirty(c);
 }
 
-void nl_client_look_after(struct nl_client *c, uint64_t now_ms) {
-    if (c->condemned && c->linger_until_ms <= now_ms)
-        nl_client_close(c, "condemned and did not read");
-    else if (c->half_closed && !c->auth_waits && gone(c))
-        nl_client_close(c, "gone");
+void nl_client_hung_up(void *who) {
+    struct nl_client *c = who;
+
+    if (c->closing)
+        return;
+    go_deaf(c, UV_EPIPE);
+    go_on_reading(c);
+    close_if_done(c);
+}
+
+/* ---- each turn, and each second ---- */
+
+void nl_client_flush(struct nl_client *c) {
+    unmark_dirty(c);
+    c->has_read = false;
+    if (!c->writing)
+        write_out(c);
+    judge(c);
+    go_on_reading(c);
+    close_if_done(c);
+}
+
+static void look_after(struct nl_client *c, uint64_t now_ms) {
+    if (c->condemned) {
+        if (c->linger_until_ms <= now_ms)
+            nl_client_close(c, "condemned and did not read");
+        return;
+    }
+    judge(c);
+    if (!c->condemned && !c->backlog.over && !c->peer.quota->output.over)
+        unwatch(c);
+}
+
+void nl_clients_look_after(struct nl_server *server) {
+    struct nl_client *c, *tmp;
+    uint32_t suppressed;
+
+    if (server->client_log.suppressed > 0) {
+        if (log_allowed(server, &suppressed))
+            tell_suppressed(suppressed);
+        else
+            server->client_log.suppressed--; /* this was not one more */
+    }
+    DL_FOREACH_SAFE2(server->watched, c, tmp, watch_next) {
+        look_after(c, nl_server_now(server));
+    }
 }
 
 /* ---- the beginning ---- */
@@ -489,7 +664,7 @@ void nl_client_accept(struct nl_server *server, uv_stream_t *listener) {
     nl_log_debug("client %llu: pid %d, uid %u", (unsigned long long)c->peer.number, (int)c->peer.pid,
                  (unsigned)c->peer.uid);
     if (!admitted(c))
-        nl_client_condemn(c, NL_ERROR_TOO_MANY_CLIENTS);
+        condemn(c, NL_ERROR_TOO_MANY_CLIENTS);
     else
         start_reading(c);
 }

@@ -5,9 +5,16 @@
  * Life: accepted -> open -> (half closed: it sends no more) -> closing -> freed. nl_client_close() is the
  * only way out; the memory goes in libuv's close callback, when no event can come any more.
  *
- * Output is queued and written at the end of the loop turn, all that waits in one writev. Over the output
- * limit the policy decides: with `disconnect` the client is condemned: what waits is dropped, an error line
- * goes out, and it is closed when that is written or after NL_CLIENT_LINGER_MS.
+ * Output is queued and written at the end of the loop turn, all that waits in one writev. A client that reads
+ * is never cut off: it is judged only by what the kernel does not take, over time (util/backlog.h). Beyond
+ * client_output_limit, the policy `drop` leaves out its oldest messages; with `disconnect`, or when there is
+ * nothing to drop, one that is too slow is condemned: what waits is dropped, an error line goes out, and it
+ * is closed when that is written or after NL_CLIENT_LINGER_MS. Beyond output_per_uid the same happens to
+ * those clients of the user that have most waiting. When a write fails only the output is thrown away: what
+ * the client wrote before it went is read to the end.
+ *
+ * Input is read once in a turn, a little at a time, and not at all while half of client_output_limit waits:
+ * who sends many requests gets their answers at the speed at which it reads them.
  */
 #ifndef NL_IO_CLIENT_H
 #define NL_IO_CLIENT_H
@@ -18,12 +25,14 @@
 
 #include "daemon/io/output.h"
 #include "daemon/model/peer.h"
-#include "daemon/util/log.h"
+#include "daemon/util/backlog.h"
 #include "protocol/errors.h"
 #include "protocol/line.h"
 #include "protocol/request.h"
 
 #define NL_CLIENT_LINGER_MS 10000
+/* What long lines that have not ended may hold for all clients of a user, in longest lines. */
+#define NL_CLIENT_LINES_PER_UID 32
 
 struct nl_server;
 
@@ -47,12 +56,15 @@ struct nl_client {
     bool auth_waits;    /* a barrier: no line is read until its outcome */
     bool auth_failed;   /* unattached for good */
     bool attached_once; /* auth comes too late */
-    bool reading, writing, dirty, half_closed, overflown, condemned, closing;
+    bool reading, writing, dirty, watched, half_closed, condemned, closing;
+    bool has_read;            /* in this turn */
+    bool deaf;                /* a write failed: it takes nothing any more, but may still send */
+    uint64_t input_bytes;     /* that its unfinished line counts for its user */
     uint64_t linger_until_ms; /* condemned */
-    struct nl_log_budget log_budget;
+    struct nl_backlog backlog;
     struct nl_client *prev, *next;             /* in nl_server.clients */
     struct nl_client *dirty_prev, *dirty_next; /* in nl_server.dirty */
-    struct nl_client *watch_prev, *watch_next; /* in nl_server.watched: half closed or condemned */
+    struct nl_client *watch_prev, *watch_next; /* in nl_server.watched: condemned, or judged by time */
 };
 
 static inline struct nl_client *nl_client_of(struct nl_peer *peer) {
@@ -65,17 +77,18 @@ void nl_client_accept(struct nl_server *server, uv_stream_t *listener);
 /* Queues a line (takes over the reference); NULL only makes the client look whether it is done. */
 void nl_client_send(struct nl_client *c, struct nl_line *line, bool droppable);
 
-/* Writes what waits. Called by the server at the end of the turn, for dirty clients. */
+/* Writes what waits, and reads on as far as that makes room. Called by the server at the end of the turn, for
+ * dirty clients. */
 void nl_client_flush(struct nl_client *c);
 
-/* The auth it waited for has its outcome: go on reading. */
+/* The auth it waited for has its outcome: it reads on at the end of the turn. */
 void nl_client_resume(struct nl_client *c);
 
-/* Tells the client an error and closes it when that is written. */
-void nl_client_condemn(struct nl_client *c, enum nl_error error);
+/* A half closed client is gone fully: for nl_hangups. */
+void nl_client_hung_up(void *who);
 
-/* Looks after half closed and condemned clients; about once a second. */
-void nl_client_look_after(struct nl_client *c, uint64_t now_ms);
+/* Looks after condemned and slow clients, and tells how many were not logged; about once a second. */
+void nl_clients_look_after(struct nl_server *server);
 
 void nl_client_close(struct nl_client *c, const char *reason);
 

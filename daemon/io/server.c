@@ -119,13 +119,10 @@ static void tell_status(struct nl_server *s) {
 
 static void on_tick(uv_timer_t *timer) {
     struct nl_server *s = timer->data;
-    struct nl_client *c, *tmp;
 
     check_suspend(s);
     tell_status(s);
-    DL_FOREACH_SAFE2(s->watched, c, tmp, watch_next) {
-        nl_client_look_after(c, nl_server_now(s));
-    }
+    nl_clients_look_after(s);
 }
 
 static void on_watchdog(uv_timer_t *timer) {
@@ -196,6 +193,14 @@ int nl_server_start(struct nl_server *s, uv_loop_t *loop, const struct nl_config
         nl_link_context_close(s->links);
         return error;
     }
+    error = nl_hangups_init(&s->hangups, loop, nl_client_hung_up);
+    if (error < 0) {
+        nl_log_error("epoll: %s", strerror(-error));
+        nl_hangups_close(&s->hangups);
+        nl_listener_close(&s->listener);
+        nl_link_context_close(s->links);
+        return error;
+    }
     nl_bucket_init(&s->connects, config->daemon.connect_rate, CONNECT_BURST, nl_server_now(s));
     nl_bucket_init(&s->token_connects, config->daemon.connect_rate, CONNECT_BURST, nl_server_now(s));
     start_timers(s);
@@ -237,6 +242,7 @@ static void close_handles(struct nl_server *s) {
     uv_close((uv_handle_t *)&s->tick, NULL);
     uv_close((uv_handle_t *)&s->watchdog, NULL);
     uv_close((uv_handle_t *)&s->drain, NULL);
+    nl_hangups_close(&s->hangups);
     nl_link_context_close(s->links);
 }
 

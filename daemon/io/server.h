@@ -11,11 +11,13 @@
 
 #include "daemon/model/settings.h"
 #include "daemon/io/client.h"
+#include "daemon/io/hangups.h"
 #include "daemon/io/link.h"
 #include "daemon/io/listener.h"
 #include "daemon/io/upstream.h"
 #include "daemon/model/access.h"
 #include "daemon/model/backoff.h"
+#include "daemon/util/log.h"
 #include "daemon/util/quota.h"
 #include "daemon/util/suspend.h"
 
@@ -32,6 +34,8 @@ struct nl_server {
     struct nl_client *clients;       /* linked by prev, next */
     struct nl_client *dirty;         /* linked by dirty_prev, dirty_next */
     struct nl_client *watched;       /* linked by watch_prev, watch_next */
+    struct nl_hangups hangups;       /* of half closed clients */
+    struct nl_log_budget client_log; /* for clients refused or cut off: each is a new one */
     struct nl_upstream *upstreams;   /* linked by prev, next */
     struct nl_upstream *busy;        /* those with something to do this turn, by dirty_prev, dirty_next */
     struct nl_bucket connects;       /* over all configured sessions */

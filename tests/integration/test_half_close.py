@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """After a client closed its sending side: outcomes are still told, then it is closed, or keeps receiving."""
 
+import socket
 import subprocess
 from typing import Callable
 
+import pytest
 import wsclient
 from control import Broker
 from harness import Client, Daemon, alice, wait_until
@@ -54,6 +56,42 @@ def test_a_quiet_half_closed_subscriber_that_dies_is_noticed(
     wait_until(lambda: daemon.status()["subscriptions"] == 0, "its subscription is gone")
 
 
+def test_the_next_wish_is_not_judged_against_one_that_is_gone(kraken: Broker) -> None:
+    """A half closed client holds its subscription until it goes away fully, and not a moment longer."""
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        for _ in range(10):
+            with daemon.client() as everything:
+                everything.send(type="subscribe", topic=TOPIC, id=1)
+                everything.half_close()
+                assert everything.receive(id=1)["type"] == "subscribed"
+            with daemon.client() as filtered:
+                filtered.ok(type="subscribe", topic=TOPIC, filters=["a"])
+
+
+def test_the_same_with_socat(kraken: Broker) -> None:
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        for filters in ("", ',"filters":["a"]') * 2:
+            out = socat(daemon, "-t0.5", text='{"type":"subscribe","topic":"demo/ops/events"%s}\n' % filters)
+            assert '"subscribed"' in out, out
+
+
+def test_many_half_closed_clients_go_at_once(kraken: Broker) -> None:
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        clients = [daemon.client() for _ in range(200)]
+        for client in clients:
+            client.send(type="subscribe", topic=TOPIC, id=1)
+            client.half_close()
+        for client in clients:
+            assert client.receive(id=1)["type"] == "subscribed"
+        for client in clients:
+            client.close()
+        with daemon.client() as filtered:
+            filtered.ok(type="subscribe", topic=TOPIC, filters=["a"])
+
+
 def test_behind_an_auth(broker: Broker, daemon: Daemon) -> None:
     broker.delay(type="auth", token="tok-bob", ms=100)
     with daemon.client() as client:
@@ -92,3 +130,32 @@ def test_publishes_of_a_client_that_is_gone_are_sent(broker: Broker, daemon: Dae
         client.write(b"".join(b'{"type":"publish","topic":"demo/ops/events","data":%d}\n' % n for n in range(5)))
     broker.wait_for(what="accepts", count=5)
     assert [entry["data"] for entry in broker.accepts()] == list(range(5))
+
+
+def test_who_closed_its_receiving_side_may_go_on_sending(kraken: Broker) -> None:
+    """Its answers are thrown away, what it sends is not."""
+    kraken.configure(rateLimit=0)
+    with Daemon({"default": alice(kraken.url, publish_rate=0)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as client:
+            client.socket.shutdown(socket.SHUT_RD)
+            for n in range(100):
+                client.send(type="publish", topic=TOPIC, data=n, id=n)
+                kraken.wait_for(what="accepts", count=n + 1)
+        assert [entry["data"] for entry in kraken.accepts()] == list(range(100))
+        wait_until(lambda: daemon.log().count("closed: gone") == daemon.log().count(": pid "), "it is gone fully")
+
+
+@pytest.mark.parametrize("between", [b'{"type":"ping"}\n', b"x\n", b""])
+def test_all_that_a_client_wrote_before_it_closed_is_taken(kraken: Broker, between: bytes) -> None:
+    """Although it never reads, and nolagd cannot write to it in the middle of reading."""
+    count = 1000
+    kraken.configure(rateLimit=0)
+    with Daemon({"default": alice(kraken.url, publish_rate=0)}) as daemon:
+        daemon.wait_status()
+        for cycle in range(1, 6):
+            with daemon.client() as client:
+                for n in range(count):
+                    client.write(between + b'{"type":"publish","topic":"demo/ops/events","data":%d,"id":%d}\n' % (n, n))
+            kraken.wait_for(what="accepts", count=cycle * count)
+        assert [entry["data"] for entry in kraken.accepts()] == list(range(count)) * 5

@@ -3,7 +3,9 @@
 
 import json
 import os
+import re
 import resource
+import select
 import socket
 import subprocess
 from pathlib import Path
@@ -78,6 +80,65 @@ def accepted(daemon: Daemon) -> bool:
         client.send(type="ping")
         line = client.read_line()
         return line is not None and line["type"] == "pong"
+
+
+def test_refused_clients_do_not_fill_the_log(broker: Broker) -> None:
+    """Some are logged one by one, the others are counted."""
+    count = 300
+    with Daemon({"default": alice(broker.url)}, {"max_clients": 1}) as daemon:
+        with wait_until(lambda: admitted(daemon), "the last one is gone"):
+            before = refusals(daemon)
+            for _ in range(count):
+                with daemon.client() as refused:
+                    assert refused.ended()[0]["error"] == "too_many_clients"
+            wait_until(lambda: refusals(daemon) - before == count, "the suppressed ones are counted")
+            assert daemon.log().count("too_many_clients") < 100
+
+
+def admitted(daemon: Daemon) -> Optional[Client]:
+    client = daemon.client()
+    client.send(type="ping")
+    line = client.read_line()
+    return client if line == {"type": "pong"} else None
+
+
+def refusals(daemon: Daemon) -> int:
+    told = re.findall(r"(\d+) more clients were refused", daemon.log())
+    return daemon.log().count("too_many_clients") + sum(map(int, told))
+
+
+def test_lines_without_an_end_are_bounded_per_user(broker: Broker) -> None:
+    """Beyond it a line is given up with an error; its client goes on, and short lines always work."""
+    size = 200 << 10
+    with Daemon({"default": alice(broker.url)}, {"line_limit": 256 << 10}) as daemon:
+        daemon.wait_status()
+        clients = [daemon.client() for _ in range(60)]
+        for client in clients:
+            client.write(b'{"type":"ping","id":1,"x":"' + b"x" * size)
+        with daemon.client() as short:
+            short.ok(type="ping")
+        wait_until(lambda: len(readable(clients)) >= 60 - 32 * 256 // 200 - 1, "some are refused")
+        refused = readable(clients)
+        assert len(refused) < 30, "and not more than must be"
+        for client in clients:
+            client.write(b'"}\n')
+            client.send(type="ping", id=2)
+            line = client.read_line()
+            assert line is not None
+            if client in refused:
+                assert line["type"] == "error" and line["error"] == "limit_reached" and "skipped" in line["hint"]
+            else:
+                assert line == {"type": "pong", "id": 1}
+            assert client.receive(id=2) == {"type": "pong", "id": 2}
+        for client in clients:
+            client.write(b'{"type":"ping","id":3,"x":"' + b"x" * size + b'"}\n')
+            assert client.receive(id=3)["type"] == "pong", "there is room again"
+            client.close()
+
+
+def readable(clients: list[Client]) -> list[Client]:
+    ready = select.select([client.socket for client in clients], [], [], 0)[0]
+    return [client for client in clients if client.socket in ready]
 
 
 def test_one_user_does_not_use_up_the_others_share(broker: Broker) -> None:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients that read slowly or not at all: bounded, told, and nobody else notices."""
 
+import select
 import time
 from pathlib import Path
+from threading import Thread
 from typing import Any, Callable
 
 import pytest
@@ -57,6 +59,7 @@ def test_disconnect_says_why(kraken: Broker, bob: wsclient.Client) -> None:
             slow.ok(type="subscribe", topic=TOPIC)
             good.ok(type="subscribe", topic=TOPIC)
             feed(bob, good, 300)
+            wait_until(lambda: "slow_consumer" in daemon.log(), "it is found out")
             lines = slow.ended()
             assert lines[-1]["type"] == "error" and lines[-1]["error"] == "slow_consumer" and lines[-1]["hint"]
             got = [line["data"][0] for line in lines[:-1]]
@@ -130,18 +133,69 @@ def test_drop_counts_by_topic_and_spares_answers(kraken: Broker, bob: wsclient.C
         assert received + dropped == 200
 
 
-def test_answers_alone_are_bounded_too(kraken: Broker) -> None:
-    """A client that asks and asks and never reads."""
-    with daemon_with(kraken, "drop") as daemon:
+def write_until_blocked(client: Client, line: bytes) -> int:
+    """Writes the line again and again until nolagd takes no more; returns how many are written."""
+    client.socket.setblocking(False)
+    sent = 0
+    while select.select([], [client.socket], [], 1)[1]:
+        try:
+            sent += client.socket.send(line * 500)
+        except BlockingIOError:
+            continue
+    count, begun = divmod(sent, len(line))
+    Thread(target=client.write, args=[line[begun:]]).start()
+    return count + 1
+
+
+@pytest.mark.parametrize("policy", ["disconnect", "drop"])
+def test_who_asks_and_does_not_read_is_held_back(kraken: Broker, policy: str) -> None:
+    """It is not cut off, stops being read, and gets every answer when it reads at last."""
+    with daemon_with(kraken, policy) as daemon:
         daemon.wait_status()
-        with daemon.client(receive_buffer=4096) as greedy:
-            try:
-                for _ in range(100):
-                    greedy.write(b'{"type":"status","id":1}\n' * 500)
-            except (BrokenPipeError, ConnectionResetError):
-                pass
-            lines = greedy.ended()
-            assert lines[-1].get("error") == "slow_consumer"
+        with daemon.client(receive_buffer=4096) as greedy, daemon.client() as other:
+            line = b'{"type":"status","id":1}\n'
+            count = write_until_blocked(greedy, line)
+            assert count * len(line) < 1 << 20, "what the sockets hold, and answers up to a part of the limit"
+            other.ok(type="publish", topic=TOPIC, data=1)
+            for _ in range(count):
+                assert greedy.receive(id=1)["type"] == "status"
+            greedy.nothing_else()
+
+
+@pytest.mark.parametrize("line", [b"x", b'{"type":"hello"}', b'{"type":"status"}'])
+def test_who_reads_while_it_asks_gets_every_answer(kraken: Broker, line: bytes) -> None:
+    """However much it asks at once; and others have their turn between."""
+    count = 20000
+    with daemon_with(kraken, "disconnect") as daemon:
+        daemon.wait_status()
+        with daemon.client() as eager, daemon.client() as other:
+            eager.socket.settimeout(60)
+            writer = Thread(target=eager.socket.sendall, args=[(line + b"\n") * count])
+            writer.start()
+            for n in range(count):
+                assert eager.read_line(60), f"cut off after {n} answers"
+                if n % 1000 == 0:
+                    other.ok(type="ping")
+            writer.join()
+            eager.nothing_else()
+
+
+def test_a_burst_is_not_a_slow_client(kraken: Broker) -> None:
+    """More than the limit at once, before it could read any of it: who then reads gets it all."""
+    text = "y" * 100000
+    kraken.configure(rateLimit=0)
+    with Daemon({"default": alice(kraken.url, publish_rate=0)}, {"client_output_limit": LIMIT}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as reader, daemon.client() as publisher:
+            reader.ok(type="subscribe", topic=TOPIC)
+            for burst in range(3):
+                for n in range(9):
+                    publisher.send(type="publish", topic=TOPIC, data=[n, text], id=n)
+                for n in range(9):
+                    publisher.receive(id=n)
+                for n in range(9):
+                    reader.message([n, text])
+            reader.nothing_else()
 
 
 def test_bound_per_user(kraken: Broker, bob: wsclient.Client) -> None:
@@ -157,6 +211,58 @@ def test_bound_per_user(kraken: Broker, bob: wsclient.Client) -> None:
         assert cut and all(len(lines) == 100 for lines in ends if lines not in cut)
         for client in clients:
             client.close()
+
+
+def test_bound_per_user_hits_who_has_most_waiting(kraken: Broker, bob: wsclient.Client) -> None:
+    """Not the one that happens to get the next line."""
+    bound = 4 * LIMIT
+    with daemon_with(kraken, "disconnect", output_per_uid=bound, client_output_limit=LIMIT * 100) as daemon:
+        daemon.wait_status()
+        with daemon.client(receive_buffer=4096) as hog, daemon.client(receive_buffer=4096) as late, \
+                daemon.client() as witness:
+            hog.ok(type="subscribe", topic=TOPIC)
+            witness.ok(type="subscribe", topic=TOPIC)
+            late.ok(type="subscribe", topic=TASKS)
+            feed(bob, witness, bound // len(BLOCK))
+            flood(bob, 100, TASKS)
+            wait_until(lambda: "slow_consumer" in daemon.log(), "the bound is reached")
+            assert hog.ended()[-1]["error"] == "slow_consumer"
+            for n in range(100):
+                late.message([n, BLOCK])
+            late.nothing_else()
+            witness.nothing_else()
+
+
+def test_bound_per_user_when_messages_are_dropped(kraken: Broker, bob: wsclient.Client) -> None:
+    """What all clients of a user have waiting is bounded, and what is left out is told to each."""
+    kernel = 256 * 1024  # what a socket holds, at most
+    with daemon_with(kraken, "drop", output_per_uid=LIMIT * 2, client_output_limit=LIMIT * 100) as daemon:
+        daemon.wait_status()
+        clients = [daemon.client(receive_buffer=4096) for _ in range(10)]
+        with daemon.client() as good:
+            for client in [*clients, good]:
+                client.ok(type="subscribe", topic=TOPIC)
+            feed(bob, good, 200)
+            good.nothing_else()
+        received = 0
+        for client in clients:
+            client.send(type="ping", id="end")
+            lines = read_to_pong(client)
+            got = sum(line["type"] == "message" for line in lines)
+            assert got + sum(line["count"] for line in lines if line["type"] == "dropped") == 200
+            received += got * len(BLOCK)
+            client.close()
+        assert received <= LIMIT * 2 + len(clients) * kernel
+
+
+def read_to_pong(client: Client) -> list[Json]:
+    lines: list[Json] = []
+    while True:
+        line = client.read_line()
+        assert line is not None
+        if line["type"] == "pong":
+            return lines
+        lines.append(line)
 
 
 def read_all(client: Client, count: int) -> list[Json]:
