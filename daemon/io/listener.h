@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The listening Unix socket: the one that systemd passed, or our own. Our own is made so that nobody ever
- * sees it with wider rights than configured, replaces only a stale socket (one that refuses
- * connections), and is removed at the end only if it is still ours.
+ * sees it with wider rights than configured, replaces only a stale socket (one that refuses connections), and
+ * is removed at the end only if it is still ours. A lock on PATH.lock, which is there as long as the daemon,
+ * keeps two that start at the same time from taking each other's socket for a stale one.
  */
 #ifndef NL_IO_LISTENER_H
 #define NL_IO_LISTENER_H
@@ -17,7 +18,9 @@ struct nl_listener {
     uv_pipe_t pipe;
     bool open;
     bool ours; /* we made the socket file */
-    char *path;
+    bool locked;
+    int lock; /* descriptor of the lock file, or -1 */
+    char *path, *lock_path;
     dev_t device; /* of the file that we made */
     ino_t inode;
 };
