@@ -6,17 +6,21 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define EVENTS 64 /* told at once; the loop asks again while there are more */
+#define EVENTS 64 /* asked for at once */
 
+/* All of them in one turn: the next request must not be judged against one that is gone. */
 static void on_events(uv_poll_t *poll, int status, int events) {
     struct nl_hangups *h = poll->data;
     struct epoll_event found[EVENTS];
-    int n = epoll_wait(h->set, found, EVENTS, 0);
+    int n;
 
     (void)status;
     (void)events;
-    for (int i = 0; i < n; i++)
-        h->gone(found[i].data.ptr);
+    do {
+        n = epoll_wait(h->set, found, EVENTS, 0);
+        for (int i = 0; i < n; i++)
+            h->gone(found[i].data.ptr);
+    } while (n == EVENTS);
 }
 
 int nl_hangups_init(struct nl_hangups *h, uv_loop_t *loop, void (*gone)(void *who)) {
