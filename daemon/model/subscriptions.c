@@ -1,67 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Wishes and what follows from them upstream: which request is due for a topic, what its outcome means for
+ * the clients that wait. The way of messages to clients is in subscriptions_delivery.c.
+ */
 #include "daemon/model/subscriptions.h"
 
 #include <assert.h>
 #include <stdlib.h>
-#include <uthash.h>
 #include <utlist.h>
 
+#include "daemon/model/subscriptions_private.h"
 #include "protocol/alloc.h"
-
-enum op { OP_NONE, OP_SUBSCRIBE, OP_SET_FILTERS, OP_UNSUBSCRIBE };
-
-/* Which list of nl_subscriptions a topic is on; idle ones are on none. */
-enum place { IDLE, READY, IN_FLIGHT, ABANDONED, REFUSED, PLACES };
-
-/* A client's request that has no answer yet. */
-struct nl_change {
-    struct nl_peer *peer;
-    struct topic *topic;
-    struct nl_subscription *subscription; /* once applied; NULL for an unsubscribe */
-    enum nl_request_type type;
-    char *id;
-    struct nl_filters filters; /* the request's; once applied what the client then has */
-    int qos;
-    bool applied;                  /* it is in topic.waiting */
-    bool joined;                   /* a fresh subscription on a topic that the broker already had */
-    struct nl_change *prev, *next; /* in topic.queue or topic.waiting */
-    struct nl_change *of_peer_prev, *of_peer_next; /* in nl_peer.changes */
-};
-
-struct topic {
-    char *name;
-    size_t len;
-    struct nl_wishes wishes;
-    struct nl_change *queue;   /* not applied: a request is in flight */
-    struct nl_change *waiting; /* applied; answered when upstream serves them */
-    bool held;                 /* the broker has a subscription of ours */
-    uint8_t qos;               /* of it */
-    uint8_t asked_qos;
-    bool restoring; /* counted in nl_subscriptions.restoring */
-    bool refused;   /* the broker refuses what is wished */
-
-    enum op op; /* sent and not answered: IN_FLIGHT, or ABANDONED when it timed out */
-    enum place place;
-    uint64_t due_ms;           /* IN_FLIGHT: its deadline; REFUSED: when to try again */
-    uint64_t fence;            /* ABANDONED: the heartbeat behind it */
-    uint64_t settled_ms;       /* the last change upstream */
-    struct topic *prev, *next; /* in the list of its place */
-    UT_hash_handle hh;         /* in nl_subscriptions.topics */
-};
-
-struct nl_subscriptions {
-    struct nl_subscriptions_limits limits;
-    struct nl_subscriptions_ops ops;
-    enum nl_reported reported;
-    uint64_t seed;
-    bool up;
-    struct topic *topics;        /* by name */
-    struct topic *lists[PLACES]; /* by enum place, linked by prev, next; oldest first */
-    uint32_t in_flight;          /* IN_FLIGHT and ABANDONED ones */
-    uint64_t restoring;
-    uint64_t refused;
-    struct nl_buffer scratch; /* filters of the frame being sent */
-};
 
 struct nl_subscriptions *nl_subscriptions_new(const struct nl_subscriptions_limits *limits,
                                               const struct nl_subscriptions_ops *ops,
@@ -78,15 +27,8 @@ struct nl_subscriptions *nl_subscriptions_new(const struct nl_subscriptions_limi
 
 /* ---- topics and their places ---- */
 
-static struct topic *find_topic(const struct nl_subscriptions *s, struct nl_slice name) {
-    struct topic *t;
-
-    HASH_FIND(hh, s->topics, name.ptr, name.len, t);
-    return t;
-}
-
-static struct topic *topic_for(struct nl_subscriptions *s, struct nl_slice name) {
-    struct topic *t = find_topic(s, name);
+static struct nl_topic *topic_for(struct nl_subscriptions *s, struct nl_slice name) {
+    struct nl_topic *t = nl_subscriptions_find(s, name);
 
     if (t != NULL)
         return t;
@@ -98,11 +40,11 @@ static struct topic *topic_for(struct nl_subscriptions *s, struct nl_slice name)
     return t;
 }
 
-static struct nl_slice topic_name(const struct topic *t) {
+static struct nl_slice topic_name(const struct nl_topic *t) {
     return nl_slice(t->name, t->len);
 }
 
-static void move(struct nl_subscriptions *s, struct topic *t, enum place to) {
+static void move(struct nl_subscriptions *s, struct nl_topic *t, enum place to) {
     if (t->place != IDLE)
         DL_DELETE(s->lists[t->place], t);
     s->in_flight -= t->place == IN_FLIGHT || t->place == ABANDONED;
@@ -112,18 +54,18 @@ static void move(struct nl_subscriptions *s, struct topic *t, enum place to) {
         DL_APPEND(s->lists[to], t);
 }
 
-static void set_refused(struct nl_subscriptions *s, struct topic *t, bool refused) {
+static void set_refused(struct nl_subscriptions *s, struct nl_topic *t, bool refused) {
     s->refused += refused;
     s->refused -= t->refused;
     t->refused = refused;
 }
 
-static void restored(struct nl_subscriptions *s, struct topic *t) {
+static void restored(struct nl_subscriptions *s, struct nl_topic *t) {
     s->restoring -= t->restoring;
     t->restoring = false;
 }
 
-static void topic_free(struct nl_subscriptions *s, struct topic *t) {
+static void topic_free(struct nl_subscriptions *s, struct nl_topic *t) {
     assert(t->queue == NULL && t->waiting == NULL);
     move(s, t, IDLE);
     restored(s, t);
@@ -135,7 +77,7 @@ static void topic_free(struct nl_subscriptions *s, struct topic *t) {
 }
 
 struct nl_subscriptions *nl_subscriptions_free(struct nl_subscriptions *s) {
-    struct topic *t, *tmp;
+    struct nl_topic *t, *tmp;
 
     if (s == NULL)
         return NULL;
@@ -149,7 +91,7 @@ struct nl_subscriptions *nl_subscriptions_free(struct nl_subscriptions *s) {
 
 /* ---- requests and their answers ---- */
 
-static struct nl_change *change_new(struct nl_peer *peer, struct topic *t, struct nl_request *request) {
+static struct nl_change *change_new(struct nl_peer *peer, struct nl_topic *t, struct nl_request *request) {
     struct nl_change *c = nl_calloc(1, sizeof(*c));
 
     c->peer = peer;
@@ -238,8 +180,8 @@ static bool at_limit(const struct nl_subscriptions *s, const struct nl_peer *pee
            (s->limits.per_uid != 0 && peer->quota->subscriptions >= s->limits.per_uid);
 }
 
-static struct topic *topic_of(const struct nl_subscription *sub) {
-    return (struct topic *)(void *)((char *)sub->wishes - offsetof(struct topic, wishes));
+static struct nl_topic *topic_of(const struct nl_subscription *sub) {
+    return (struct nl_topic *)(void *)((char *)sub->wishes - offsetof(struct nl_topic, wishes));
 }
 
 static void remove_subscription(struct nl_subscription *sub) {
@@ -279,7 +221,7 @@ static const char conflict_hint[] = "another client wants all messages of this t
                                     "wants all; if it does not, set filters_reported = yes for this session";
 
 /* Would the topic with these filters still be one subscription upstream? */
-static enum nl_error judge(const struct nl_subscriptions *s, const struct topic *t,
+static enum nl_error judge(const struct nl_subscriptions *s, const struct nl_topic *t,
                            const struct nl_subscription *sub, const struct nl_filters *filters) {
     struct nl_prospect p = nl_wishes_prospect(&t->wishes, sub, filters);
 
@@ -297,7 +239,7 @@ static struct nl_subscription *fresh_subscription(struct nl_subscriptions *s, st
     return nl_wishes_add(&c->topic->wishes, c->peer, qos);
 }
 
-static bool wished(const struct topic *t) {
+static bool wished(const struct nl_topic *t) {
     return t->wishes.subscriptions != NULL;
 }
 
@@ -360,7 +302,7 @@ static bool blocked(const struct nl_change *c) {
 }
 
 /* Applies the first request of the queue; a refusal of our own is answered here. */
-static void apply_first(struct nl_subscriptions *s, struct topic *t) {
+static void apply_first(struct nl_subscriptions *s, struct nl_topic *t) {
     struct nl_change *c = t->queue;
     const char *hint = NULL;
     enum nl_error error = NL_OK;
@@ -379,7 +321,7 @@ static void apply_first(struct nl_subscriptions *s, struct topic *t) {
 }
 
 /* Answers whoever is served by what the broker has confirmed. */
-static void answer_served(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms) {
+static void answer_served(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_ms) {
     struct nl_change *c, *tmp;
 
     DL_FOREACH_SAFE(t->waiting, c, tmp) {
@@ -392,7 +334,7 @@ static void answer_served(struct nl_subscriptions *s, struct topic *t, uint64_t 
 
 /* Applies the queue as far as it goes. Who is served is answered before the next request changes what it has.
  */
-static void apply_queue(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms) {
+static void apply_queue(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_ms) {
     answer_served(s, t, now_ms);
     while (t->queue != NULL && !blocked(t->queue)) {
         while (t->queue != NULL && !blocked(t->queue))
@@ -404,11 +346,11 @@ static void apply_queue(struct nl_subscriptions *s, struct topic *t, uint64_t no
 /* ---- what the broker has, what it should have ---- */
 
 /* Is one subscription to everything what serves the wishes? */
-static bool wants_all(const struct topic *t) {
+static bool wants_all(const struct nl_topic *t) {
     return t->wishes.everything.wishes > 0 || t->wishes.wished_keys > NL_FILTERS_MAX;
 }
 
-static bool upstream_fits(const struct topic *t) {
+static bool upstream_fits(const struct nl_topic *t) {
     bool all = wants_all(t);
     struct nl_key *key, *tmp;
 
@@ -423,7 +365,7 @@ static bool upstream_fits(const struct topic *t) {
     return true;
 }
 
-static enum op choose(const struct topic *t) {
+static enum op choose(const struct nl_topic *t) {
     if (!wished(t))
         return t->held ? OP_UNSUBSCRIBE : OP_NONE;
     if (!t->held)
@@ -432,7 +374,7 @@ static enum op choose(const struct topic *t) {
 }
 
 /* Brings a topic without a request in flight forward as far as it goes by itself. May free it. */
-static void settle(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms) {
+static void settle(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_ms) {
     if (t->op != OP_NONE)
         return;
     apply_queue(s, t, now_ms);
@@ -451,7 +393,7 @@ static void settle(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms)
 
 void nl_subscriptions_request(struct nl_subscriptions *s, struct nl_peer *peer, struct nl_request *request,
                               uint64_t now_ms) {
-    struct topic *t = topic_for(s, request->topic);
+    struct nl_topic *t = topic_for(s, request->topic);
     struct nl_change *c = change_new(peer, t, request);
 
     DL_APPEND(t->queue, c);
@@ -460,7 +402,7 @@ void nl_subscriptions_request(struct nl_subscriptions *s, struct nl_peer *peer, 
 
 void nl_subscriptions_leave(struct nl_subscriptions *s, struct nl_peer *peer, uint64_t now_ms) {
     while (peer->changes != NULL) {
-        struct topic *t = peer->changes->topic;
+        struct nl_topic *t = peer->changes->topic;
 
         change_free(peer->changes);
         if (nl_wishes_find(&t->wishes, peer) == NULL)
@@ -468,7 +410,7 @@ void nl_subscriptions_leave(struct nl_subscriptions *s, struct nl_peer *peer, ui
     }
     while (peer->subscriptions != NULL) {
         struct nl_subscription *sub = peer->subscriptions;
-        struct topic *t = topic_of(sub);
+        struct nl_topic *t = topic_of(sub);
 
         remove_subscription(sub);
         settle(s, t, now_ms);
@@ -478,7 +420,7 @@ void nl_subscriptions_leave(struct nl_subscriptions *s, struct nl_peer *peer, ui
 /* ---- requests to the broker ---- */
 
 /* Notes for each key what the request asks for, and packs the filters that go with it. */
-static void ask(struct nl_subscriptions *s, struct topic *t, enum op op) {
+static void ask(struct nl_subscriptions *s, struct nl_topic *t, enum op op) {
     bool all = op != OP_UNSUBSCRIBE && wants_all(t);
     bool filters = op != OP_UNSUBSCRIBE && !all;
     struct nl_key *key, *tmp;
@@ -493,7 +435,7 @@ static void ask(struct nl_subscriptions *s, struct topic *t, enum op op) {
     }
 }
 
-static uint8_t wished_qos(const struct topic *t) {
+static uint8_t wished_qos(const struct nl_topic *t) {
     struct nl_subscription *sub;
     uint8_t qos = 0;
 
@@ -504,7 +446,7 @@ static uint8_t wished_qos(const struct topic *t) {
     return qos;
 }
 
-static void describe(struct nl_subscriptions *s, struct topic *t, enum op op, struct nl_frame *frame) {
+static void describe(struct nl_subscriptions *s, struct nl_topic *t, enum op op, struct nl_frame *frame) {
     static const enum nl_frame_type types[] = {
         [OP_SUBSCRIBE] = NL_FRAME_SUBSCRIBE,
         [OP_SET_FILTERS] = NL_FRAME_SET_FILTERS,
@@ -523,7 +465,7 @@ static void describe(struct nl_subscriptions *s, struct topic *t, enum op op, st
         NL_FRAME_SET(frame, filters, filters);
 }
 
-static bool send_request(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms) {
+static bool send_request(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_ms) {
     struct nl_frame frame = {0};
     enum op op = choose(t);
 
@@ -539,7 +481,7 @@ static bool send_request(struct nl_subscriptions *s, struct topic *t, uint64_t n
 }
 
 /* Drops keys that neither the broker nor a client has any more. */
-static void sweep_keys(struct topic *t) {
+static void sweep_keys(struct nl_topic *t) {
     struct nl_key *key, *tmp;
 
     HASH_ITER(hh, t->wishes.keys, key, tmp) {
@@ -548,7 +490,7 @@ static void sweep_keys(struct topic *t) {
 }
 
 /* The request in flight is over: what it asked for is what the broker has, or it is not. */
-static void conclude(struct topic *t, bool granted) {
+static void conclude(struct nl_topic *t, bool granted) {
     struct nl_key *key, *tmp;
 
     if (granted)
@@ -563,7 +505,7 @@ static void conclude(struct topic *t, bool granted) {
     t->op = OP_NONE;
 }
 
-static void forget_upstream(struct topic *t) {
+static void forget_upstream(struct nl_topic *t) {
     struct nl_key *key, *tmp;
 
     t->held = false;
@@ -574,7 +516,7 @@ static void forget_upstream(struct topic *t) {
     sweep_keys(t);
 }
 
-static void granted(struct nl_subscriptions *s, struct topic *t, uint64_t now_ms) {
+static void granted(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_ms) {
     enum op op = t->op;
 
     conclude(t, true);
@@ -602,7 +544,7 @@ static struct nl_line *outcome_line(const struct nl_change *c, const struct nl_f
 }
 
 /* Everyone who waits gets the outcome; the wishes of those who were refused are as before. */
-static void refuse_waiting(struct nl_subscriptions *s, struct topic *t, const struct nl_frame *frame,
+static void refuse_waiting(struct nl_subscriptions *s, struct nl_topic *t, const struct nl_frame *frame,
                            enum nl_error error) {
     while (t->waiting != NULL) {
         struct nl_change *c = t->waiting;
@@ -615,7 +557,7 @@ static void refuse_waiting(struct nl_subscriptions *s, struct topic *t, const st
 }
 
 /* Tells those who hold on to a topic that the broker refuses it, once. */
-static void tell_holders(struct nl_subscriptions *s, struct topic *t, const struct nl_frame *frame,
+static void tell_holders(struct nl_subscriptions *s, struct nl_topic *t, const struct nl_frame *frame,
                          enum nl_error error) {
     struct nl_subscription *sub;
     struct nl_line *line;
@@ -632,7 +574,7 @@ static void tell_holders(struct nl_subscriptions *s, struct topic *t, const stru
 }
 
 /* The request in flight came to nothing. frame is the broker's error, or NULL and error says why. */
-static void refused(struct nl_subscriptions *s, struct topic *t, const struct nl_frame *frame,
+static void refused(struct nl_subscriptions *s, struct nl_topic *t, const struct nl_frame *frame,
                     enum nl_error error, uint64_t now_ms) {
     enum op op = t->op;
 
@@ -675,7 +617,7 @@ static bool answers(const struct nl_frame *frame, enum op op) {
 }
 
 bool nl_subscriptions_answer(struct nl_subscriptions *s, const struct nl_frame *frame, uint64_t now_ms) {
-    struct topic *t = NL_FRAME_HAS(frame, topic) ? find_topic(s, frame->topic) : NULL;
+    struct nl_topic *t = NL_FRAME_HAS(frame, topic) ? nl_subscriptions_find(s, frame->topic) : NULL;
 
     if (t == NULL || t->op == OP_NONE)
         return false;
@@ -690,18 +632,18 @@ bool nl_subscriptions_answer(struct nl_subscriptions *s, const struct nl_frame *
 
 /* ---- time ---- */
 
-static void time_out(struct nl_subscriptions *s, struct topic *t) {
+static void time_out(struct nl_subscriptions *s, struct nl_topic *t) {
     move(s, t, ABANDONED);
     t->fence = s->ops.fence(s->ops.ctx);
     refuse_waiting(s, t, NULL, NL_ERROR_TIMEOUT);
 }
 
-static bool expired(const struct topic *head, uint64_t now_ms) {
+static bool expired(const struct nl_topic *head, uint64_t now_ms) {
     return head != NULL && head->due_ms <= now_ms;
 }
 
 void nl_subscriptions_fence_passed(struct nl_subscriptions *s, uint64_t fence, uint64_t now_ms) {
-    struct topic *t, *tmp;
+    struct nl_topic *t, *tmp;
 
     DL_FOREACH_SAFE(s->lists[ABANDONED], t, tmp) {
         if (t->fence <= fence)
@@ -722,7 +664,7 @@ void nl_subscriptions_run(struct nl_subscriptions *s, uint64_t now_ms) {
 }
 
 uint64_t nl_subscriptions_next(const struct nl_subscriptions *s) {
-    const struct topic *in_flight = s->lists[IN_FLIGHT], *refused_first = s->lists[REFUSED];
+    const struct nl_topic *in_flight = s->lists[IN_FLIGHT], *refused_first = s->lists[REFUSED];
     uint64_t next = UINT64_MAX;
 
     if (s->lists[READY] != NULL && s->in_flight < NL_CONTROL_IN_FLIGHT)
@@ -748,14 +690,14 @@ static void note_restored(struct nl_subscriptions *s, struct nl_slice raw) {
             found = nl_raw_string(key, &text) && nl_slice_equal(text, nl_slice_str("topic")) &&
                     nl_raw_string(value, &name);
     }
-    if (found && find_topic(s, name) == NULL)
+    if (found && nl_subscriptions_find(s, name) == NULL)
         topic_for(s, name)->held = true;
 }
 
 void nl_subscriptions_up(struct nl_subscriptions *s, struct nl_slice restored_list, uint64_t now_ms) {
     struct nl_raw_iter items;
     struct nl_slice item;
-    struct topic *t, *tmp;
+    struct nl_topic *t, *tmp;
 
     s->up = true;
     if (nl_raw_array(restored_list, &items))
@@ -773,7 +715,7 @@ bool nl_subscriptions_restoring(const struct nl_subscriptions *s) {
 }
 
 void nl_subscriptions_down(struct nl_subscriptions *s, uint64_t now_ms) {
-    struct topic *t, *tmp;
+    struct nl_topic *t, *tmp;
 
     s->up = false;
     HASH_ITER(hh, s->topics, t, tmp) {
@@ -783,78 +725,6 @@ void nl_subscriptions_down(struct nl_subscriptions *s, uint64_t now_ms) {
         move(s, t, IDLE);
         settle(s, t, now_ms);
     }
-}
-
-/* ---- messages ---- */
-
-/* What a message's filter field tells about the broker; see DESIGN: proof of no is final. */
-static void learn_reported(struct nl_subscriptions *s, const struct topic *t, const struct nl_delivery *d,
-                           const struct nl_frame *message, uint64_t now_ms) {
-    if (d->hidden) {
-        s->reported = NL_REPORTED_NO;
-        return;
-    }
-    if (s->reported == NL_REPORTED_UNKNOWN && t->held && t->wishes.everything.upstream && t->op == OP_NONE &&
-        now_ms - t->settled_ms >= NL_SETTLE_MS && !message->is_replay)
-        s->reported = NL_REPORTED_YES;
-}
-
-static void read_filter(struct nl_delivery *d, const struct nl_frame *message) {
-    struct nl_slice filter;
-
-    if (!NL_FRAME_HAS(message, filter) || !nl_raw_string(message->filter, &filter))
-        return;
-    d->hidden = nl_slice_equal(filter, nl_slice_str("#"));
-    if (!d->hidden)
-        d->key = filter;
-}
-
-unsigned nl_subscriptions_deliver(struct nl_subscriptions *s, const struct nl_frame *message, uint64_t serial,
-                                  uint64_t now_ms, nl_receive_fn *receive, void *ctx, bool *known) {
-    struct topic *t = NL_FRAME_HAS(message, topic) ? find_topic(s, message->topic) : NULL;
-    struct nl_delivery d = {.serial = serial};
-
-    *known = t != NULL;
-    if (t == NULL)
-        return 0;
-    read_filter(&d, message);
-    learn_reported(s, t, &d, message, now_ms);
-    if (NL_FRAME_HAS(message, msg_id))
-        d.msg_hash = nl_seen_hash(message->msg_id, s->seed);
-    return nl_wishes_deliver(&t->wishes, &d, now_ms, receive, ctx);
-}
-
-static struct nl_slice key_slice(const char *filter_key) {
-    return filter_key == NULL ? nl_slice(NULL, 0) : nl_slice_str(filter_key);
-}
-
-unsigned nl_subscriptions_deliver_local(struct nl_subscriptions *s, struct nl_slice topic,
-                                        const char *filter_key, const struct nl_peer *except, uint64_t serial,
-                                        uint64_t now_ms, nl_receive_fn *receive, void *ctx) {
-    struct topic *t = find_topic(s, topic);
-    struct nl_delivery d = {.serial = serial, .except = except, .key = key_slice(filter_key)};
-
-    return t == NULL ? 0 : nl_wishes_deliver(&t->wishes, &d, now_ms, receive, ctx);
-}
-
-bool nl_subscriptions_upstream_matches(const struct nl_subscriptions *s, struct nl_slice topic,
-                                       const char *filter_key) {
-    const struct topic *t = find_topic(s, topic);
-    struct nl_slice key = key_slice(filter_key);
-    struct nl_key *found = NULL;
-
-    if (t == NULL || !t->held)
-        return false;
-    if (key.len > 0)
-        HASH_FIND(hh, t->wishes.keys, key.ptr, key.len, found);
-    return t->wishes.everything.upstream || (found != NULL && found->upstream);
-}
-
-void nl_subscriptions_note_seen(struct nl_subscriptions *s, struct nl_slice topic, struct nl_slice msg_id) {
-    struct topic *t = find_topic(s, topic);
-
-    if (t != NULL)
-        nl_seen_add(&t->wishes.seen, nl_seen_hash(msg_id, s->seed));
 }
 
 enum nl_reported nl_subscriptions_reported(const struct nl_subscriptions *s) {

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The way of a message to the clients that wish it, and what it tells about the broker. */
+#include "daemon/model/subscriptions_private.h"
+
+/* What a message's filter field tells about the broker; see DESIGN: proof of no is final. */
+static void learn_reported(struct nl_subscriptions *s, const struct nl_topic *t, const struct nl_delivery *d,
+                           const struct nl_frame *message, uint64_t now_ms) {
+    if (d->hidden) {
+        s->reported = NL_REPORTED_NO;
+        return;
+    }
+    if (s->reported == NL_REPORTED_UNKNOWN && t->held && t->wishes.everything.upstream && t->op == OP_NONE &&
+        now_ms - t->settled_ms >= NL_SETTLE_MS && !message->is_replay)
+        s->reported = NL_REPORTED_YES;
+}
+
+static void read_filter(struct nl_delivery *d, const struct nl_frame *message) {
+    struct nl_slice filter;
+
+    if (!NL_FRAME_HAS(message, filter) || !nl_raw_string(message->filter, &filter))
+        return;
+    d->hidden = nl_slice_equal(filter, nl_slice_str("#"));
+    if (!d->hidden)
+        d->key = filter;
+}
+
+unsigned nl_subscriptions_deliver(struct nl_subscriptions *s, const struct nl_frame *message, uint64_t serial,
+                                  uint64_t now_ms, nl_receive_fn *receive, void *ctx, bool *known) {
+    struct nl_topic *t = NL_FRAME_HAS(message, topic) ? nl_subscriptions_find(s, message->topic) : NULL;
+    struct nl_delivery d = {.serial = serial};
+
+    *known = t != NULL;
+    if (t == NULL)
+        return 0;
+    read_filter(&d, message);
+    learn_reported(s, t, &d, message, now_ms);
+    if (NL_FRAME_HAS(message, msg_id))
+        d.msg_hash = nl_seen_hash(message->msg_id, s->seed);
+    return nl_wishes_deliver(&t->wishes, &d, now_ms, receive, ctx);
+}
+
+static struct nl_slice key_slice(const char *filter_key) {
+    return filter_key == NULL ? nl_slice(NULL, 0) : nl_slice_str(filter_key);
+}
+
+unsigned nl_subscriptions_deliver_local(struct nl_subscriptions *s, struct nl_slice topic,
+                                        const char *filter_key, const struct nl_peer *except, uint64_t serial,
+                                        uint64_t now_ms, nl_receive_fn *receive, void *ctx) {
+    struct nl_topic *t = nl_subscriptions_find(s, topic);
+    struct nl_delivery d = {.serial = serial, .except = except, .key = key_slice(filter_key)};
+
+    return t == NULL ? 0 : nl_wishes_deliver(&t->wishes, &d, now_ms, receive, ctx);
+}
+
+bool nl_subscriptions_upstream_matches(const struct nl_subscriptions *s, struct nl_slice topic,
+                                       const char *filter_key) {
+    const struct nl_topic *t = nl_subscriptions_find(s, topic);
+    struct nl_slice key = key_slice(filter_key);
+    struct nl_key *found = NULL;
+
+    if (t == NULL || !t->held)
+        return false;
+    if (key.len > 0)
+        HASH_FIND(hh, t->wishes.keys, key.ptr, key.len, found);
+    return t->wishes.everything.upstream || (found != NULL && found->upstream);
+}
+
+void nl_subscriptions_note_seen(struct nl_subscriptions *s, struct nl_slice topic, struct nl_slice msg_id) {
+    struct nl_topic *t = nl_subscriptions_find(s, topic);
+
+    if (t != NULL)
+        nl_seen_add(&t->wishes.seen, nl_seen_hash(msg_id, s->seed));
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of the subscriptions share: the topics of a session and the requests that
+ * have no answer yet. For subscriptions.c and subscriptions_delivery.c only.
+ */
+#ifndef NL_MODEL_SUBSCRIPTIONS_PRIVATE_H
+#define NL_MODEL_SUBSCRIPTIONS_PRIVATE_H
+
+#include <uthash.h>
+
+#include "daemon/model/subscriptions.h"
+
+enum op { OP_NONE, OP_SUBSCRIBE, OP_SET_FILTERS, OP_UNSUBSCRIBE };
+
+/* Which list of nl_subscriptions a topic is on; idle ones are on none. */
+enum place { IDLE, READY, IN_FLIGHT, ABANDONED, REFUSED, PLACES };
+
+/* A client's request that has no answer yet. */
+struct nl_change {
+    struct nl_peer *peer;
+    struct nl_topic *topic;
+    struct nl_subscription *subscription; /* once applied; NULL for an unsubscribe */
+    enum nl_request_type type;
+    char *id;
+    struct nl_filters filters; /* the request's; once applied what the client then has */
+    int qos;
+    bool applied;                  /* it is in topic.waiting */
+    bool joined;                   /* a fresh subscription on a topic that the broker already had */
+    struct nl_change *prev, *next; /* in topic.queue or topic.waiting */
+    struct nl_change *of_peer_prev, *of_peer_next; /* in nl_peer.changes */
+};
+
+struct nl_topic {
+    char *name;
+    size_t len;
+    struct nl_wishes wishes;
+    struct nl_change *queue;   /* not applied: a request is in flight */
+    struct nl_change *waiting; /* applied; answered when upstream serves them */
+    bool held;                 /* the broker has a subscription of ours */
+    uint8_t qos;               /* of it */
+    uint8_t asked_qos;
+    bool restoring; /* counted in nl_subscriptions.restoring */
+    bool refused;   /* the broker refuses what is wished */
+
+    enum op op; /* sent and not answered: IN_FLIGHT, or ABANDONED when it timed out */
+    enum place place;
+    uint64_t due_ms;              /* IN_FLIGHT: its deadline; REFUSED: when to try again */
+    uint64_t fence;               /* ABANDONED: the heartbeat behind it */
+    uint64_t settled_ms;          /* the last change upstream */
+    struct nl_topic *prev, *next; /* in the list of its place */
+    UT_hash_handle hh;            /* in nl_subscriptions.topics */
+};
+
+struct nl_subscriptions {
+    struct nl_subscriptions_limits limits;
+    struct nl_subscriptions_ops ops;
+    enum nl_reported reported;
+    uint64_t seed;
+    bool up;
+    struct nl_topic *topics;        /* by name */
+    struct nl_topic *lists[PLACES]; /* by enum place, linked by prev, next; oldest first */
+    uint32_t in_flight;             /* IN_FLIGHT and ABANDONED ones */
+    uint64_t restoring;
+    uint64_t refused;
+    struct nl_buffer scratch; /* filters of the frame being sent */
+};
+
+static inline struct nl_topic *nl_subscriptions_find(const struct nl_subscriptions *s, struct nl_slice name) {
+    struct nl_topic *t;
+
+    HASH_FIND(hh, s->topics, name.ptr, name.len, t);
+    return t;
+}
+
+#endif
