@@ -29,8 +29,10 @@ struct nl_peer {
     struct nl_subscription *subscriptions; /* linked by of_peer */
     struct nl_change *changes; /* filter and subscription requests without an answer, by of_peer */
     uint32_t subscription_count;
-    uint32_t pending; /* requests whose outcome is not known yet */
-    uint32_t only;    /* bit NL_EVENT_x for each event it wants */
+    uint32_t change_count; /* of changes */
+    uint64_t wish_bytes;   /* of its subscriptions and changes; also in quota->wish_bytes */
+    uint32_t pending;      /* requests whose outcome is not known yet */
+    uint32_t only;         /* bit NL_EVENT_x for each event it wants */
     bool bigint_as_string;
     bool tap;                            /* gets all that the session delivers */
     uint64_t last_delivery;              /* the serial of the last message it got: nobody gets one twice */

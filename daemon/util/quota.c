@@ -42,7 +42,7 @@ struct nl_uid_quota *nl_quota_unref(struct nl_uid_quota *u) {
     if (u == NULL || --u->refs > 0)
         return NULL;
     assert(u->clients == 0 && u->subscriptions == 0 && u->token_sessions == 0 && u->output_bytes == 0 &&
-           u->input_bytes == 0);
+           u->input_bytes == 0 && u->wish_bytes == 0);
     if (u->guesses == 0)
         quota_free(u->owner, u);
     return NULL;
