@@ -22,6 +22,11 @@
 /* So much of a token's beginning in a text counts as the token. */
 #define TOKEN_SHOWN 6
 
+/* What clients may hold and ask for of topics, see subscriptions.h; PROTOCOL.md tells it under Limits. */
+#define PENDING_PER_TOPIC 1000
+#define WISH_BYTES_PER_CLIENT (UINT64_C(32) << 20)
+#define WISH_BYTES_PER_UID (UINT64_C(256) << 20)
+
 /* How soon to try again when the link's queue was full. */
 #define FULL_RETRY_MS 20
 
@@ -207,6 +212,10 @@ static struct nl_subscriptions *make_subscriptions(struct nl_session *s,
         .refused_interval_ms = s->config->refused_interval_ms,
         .per_client = limits->max_subscriptions,
         .per_uid = limits->max_subscriptions_per_uid,
+        .pending_per_client = limits->max_subscriptions + PENDING_PER_TOPIC,
+        .pending_per_topic = PENDING_PER_TOPIC,
+        .bytes_per_client = WISH_BYTES_PER_CLIENT,
+        .bytes_per_uid = WISH_BYTES_PER_UID,
         .qos = (uint8_t)s->config->qos,
     };
     struct nl_subscriptions_ops ops = {.send = send_frame,

@@ -91,6 +91,12 @@ struct nl_subscriptions *nl_subscriptions_free(struct nl_subscriptions *s) {
 
 /* ---- requests and their answers ---- */
 
+static void charge(struct nl_change *c) {
+    uint64_t id = c->id == NULL ? 0 : strlen(c->id);
+
+    nl_wishes_charge(c->peer, &c->cost, sizeof(*c) + id + nl_wishes_cost(&c->filters));
+}
+
 static struct nl_change *change_new(struct nl_peer *peer, struct nl_topic *t, struct nl_request *request) {
     struct nl_change *c = nl_calloc(1, sizeof(*c));
 
@@ -104,6 +110,9 @@ static struct nl_change *change_new(struct nl_peer *peer, struct nl_topic *t, st
     nl_filters_init(&request->filters);
     DL_APPEND2(peer->changes, c, of_peer_prev, of_peer_next);
     peer->pending++;
+    peer->change_count++;
+    t->change_count++;
+    charge(c);
     return c;
 }
 
@@ -117,6 +126,9 @@ static void change_free(struct nl_change *c) {
         c->subscription->changes--;
     DL_DELETE2(c->peer->changes, c, of_peer_prev, of_peer_next);
     c->peer->pending--;
+    c->peer->change_count--;
+    c->topic->change_count--;
+    nl_wishes_charge(c->peer, &c->cost, 0);
     nl_filters_deinit(&c->filters);
     free(c->id);
     free(c);
@@ -220,6 +232,12 @@ static const char conflict_hint[] = "another client wants all messages of this t
                                     "the broker may hide filters from who "
                                     "wants all; if it does not, set filters_reported = yes for this session";
 
+static const char pending_hint[] =
+    "too many requests of this client wait for the broker; send more when these are answered";
+static const char bytes_hint[] =
+    "the filters of this client, or its user, and the requests that wait take as much memory as they may; "
+    "use fewer or shorter filters, or wait for answers";
+
 /* Would the topic with these filters still be one subscription upstream? */
 static enum nl_error judge(const struct nl_subscriptions *s, const struct nl_topic *t,
                            const struct nl_subscription *sub, const struct nl_filters *filters) {
@@ -230,6 +248,21 @@ static enum nl_error judge(const struct nl_subscriptions *s, const struct nl_top
     if (p.mixed)
         return NL_ERROR_WISH_CONFLICT;
     return p.keys > NL_FILTERS_MAX ? NL_ERROR_TOO_MANY_FILTERS : NL_OK;
+}
+
+static bool bytes_fit(const struct nl_subscriptions *s, const struct nl_peer *peer, uint64_t more) {
+    return (s->limits.bytes_per_client == 0 || peer->wish_bytes + more <= s->limits.bytes_per_client) &&
+           (s->limits.bytes_per_uid == 0 || peer->quota->wish_bytes + more <= s->limits.bytes_per_uid);
+}
+
+/* May the subscription have these filters? They are kept for the answer, too. What makes a list no larger is
+ * let through when nothing else of the client waits: else who is at the limit could never get below it. */
+static bool affordable(const struct nl_subscriptions *s, const struct nl_change *c,
+                       const struct nl_subscription *sub, const struct nl_filters *filters) {
+    uint64_t cost = nl_wishes_cost(filters), had = sub == NULL ? 0 : nl_wishes_cost(&sub->filters);
+
+    return bytes_fit(s, c->peer, cost + (cost > had ? cost - had : 0)) ||
+           (cost <= had && c->peer->change_count == 1);
 }
 
 static struct nl_subscription *fresh_subscription(struct nl_subscriptions *s, struct nl_change *c) {
@@ -265,8 +298,12 @@ static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c,
     if (error != NL_OK)
         return error;
     error = judge(s, c->topic, sub, &filters);
+    if (error == NL_OK && !affordable(s, c, sub, &filters))
+        error = NL_ERROR_LIMIT_REACHED;
     if (error != NL_OK) {
-        *hint = error == NL_ERROR_WISH_CONFLICT ? conflict_hint : NULL;
+        *hint = error == NL_ERROR_WISH_CONFLICT   ? conflict_hint
+                : error == NL_ERROR_LIMIT_REACHED ? bytes_hint
+                                                  : NULL;
         nl_filters_deinit(&filters);
         return error;
     }
@@ -276,6 +313,7 @@ static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c,
         sub->qos = (uint8_t)c->qos;
     nl_filters_deinit(&c->filters);
     nl_filters_copy(&c->filters, &filters);
+    charge(c);
     nl_wishes_change(sub, &filters);
     c->subscription = sub;
     c->joined = fresh && served(s, c);
@@ -391,11 +429,58 @@ static void settle(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_
         topic_free(s, t);
 }
 
+/* How many requests of peer wait on t, as far as it matters: counted on the shorter of the two lists. */
+static uint64_t pending_on(const struct nl_peer *peer, const struct nl_topic *t) {
+    const struct nl_change *c;
+    uint64_t n = 0;
+
+    if (peer->change_count <= t->change_count) {
+        DL_FOREACH2(peer->changes, c, of_peer_next)
+            n += c->topic == t;
+        return n;
+    }
+    DL_FOREACH(t->queue, c)
+        n += c->peer == peer;
+    DL_FOREACH(t->waiting, c)
+        n += c->peer == peer;
+    return n;
+}
+
+/* Why the request cannot even wait; NULL = it can. */
+static const char *turned_away(const struct nl_subscriptions *s, const struct nl_peer *peer,
+                               const struct nl_request *request) {
+    const struct nl_topic *t = nl_subscriptions_find(s, request->topic);
+    uint64_t per_client = s->limits.pending_per_client, per_topic = s->limits.pending_per_topic;
+
+    if (per_client != 0 && peer->change_count >= per_client)
+        return pending_hint;
+    if (per_topic != 0 && t != NULL && peer->change_count >= per_topic && t->change_count >= per_topic &&
+        pending_on(peer, t) >= per_topic)
+        return pending_hint;
+    if (request->type == NL_REQUEST_UNSUBSCRIBE || peer->change_count == 0)
+        return NULL; /* judged when it is applied */
+    return bytes_fit(s, peer, nl_wishes_cost(&request->filters)) ? NULL : bytes_hint;
+}
+
+static void turn_away(struct nl_subscriptions *s, struct nl_peer *peer, const struct nl_request *request,
+                      const char *why) {
+    s->ops.answer(s->ops.ctx, peer,
+                  nl_error_line(NL_ERROR_LIMIT_REACHED, nl_request_name(request->type), request->id,
+                                request->topic, why));
+}
+
 void nl_subscriptions_request(struct nl_subscriptions *s, struct nl_peer *peer, struct nl_request *request,
                               uint64_t now_ms) {
-    struct nl_topic *t = topic_for(s, request->topic);
-    struct nl_change *c = change_new(peer, t, request);
+    const char *why = turned_away(s, peer, request);
+    struct nl_topic *t;
+    struct nl_change *c;
 
+    if (why != NULL) {
+        turn_away(s, peer, request, why);
+        return;
+    }
+    t = topic_for(s, request->topic);
+    c = change_new(peer, t, request);
     DL_APPEND(t->queue, c);
     settle(s, t, now_ms);
 }

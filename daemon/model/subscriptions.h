@@ -19,6 +19,9 @@
  * slot stays taken until the answer comes after all, or a heartbeat sent behind it comes back (the broker
  * answers in order: then it was ignored), or the link dies.
  *
+ * What clients hold and what waits is bounded in number and in bytes, by client and by user. Beyond that a
+ * request is limit_reached; but while nothing else of a client waits it may always make its filters fewer.
+ *
  * Pure: no loop, no clock, no log.
  */
 #ifndef NL_MODEL_SUBSCRIPTIONS_H
@@ -46,7 +49,7 @@ struct nl_subscriptions_ops {
     bool (*send)(void *ctx, const struct nl_frame *frame);
     /* Sends a heartbeat; returns its number, for nl_subscriptions_fence_passed(). */
     uint64_t (*fence)(void *ctx);
-    /* The one answer to a request (which was counted in peer->pending; it no longer is). Takes over line. */
+    /* The one answer to a request (if it was counted in peer->pending, it no longer is). Takes over line. */
     void (*answer)(void *ctx, struct nl_peer *peer, struct nl_line *line);
     /* An error event for a holder. Takes over line. */
     void (*error)(void *ctx, struct nl_peer *peer, struct nl_line *line);
@@ -58,6 +61,10 @@ struct nl_subscriptions_limits {
     uint64_t refused_interval_ms;
     uint64_t per_client; /* topics; 0 = no limit */
     uint64_t per_uid;
+    uint64_t pending_per_client; /* requests without an answer; 0 = no limit, here and below */
+    uint64_t pending_per_topic;  /* of one client on one topic */
+    uint64_t bytes_per_client;   /* nl_peer.wish_bytes, of a client and of all clients of its user */
+    uint64_t bytes_per_uid;
     uint8_t qos; /* of a subscribe that says none */
 };
 

@@ -23,6 +23,7 @@ struct nl_change {
     enum nl_request_type type;
     char *id;
     struct nl_filters filters; /* the request's; once applied what the client then has */
+    uint64_t cost;             /* counted in nl_peer.wish_bytes */
     int qos;
     bool applied;                  /* it is in topic.waiting */
     bool joined;                   /* a fresh subscription on a topic that the broker already had */
@@ -36,6 +37,7 @@ struct nl_topic {
     struct nl_wishes wishes;
     struct nl_change *queue;   /* not applied: a request is in flight */
     struct nl_change *waiting; /* applied; answered when upstream serves them */
+    uint64_t change_count;     /* of both */
     bool held;                 /* the broker has a subscription of ours */
     uint8_t qos;               /* of it */
     uint8_t asked_qos;

@@ -7,6 +7,34 @@
 
 #include "protocol/alloc.h"
 
+/* The structures beside the texts: a filter, an interest and a key, with what the allocator adds. */
+#define FILTER_OVERHEAD 320
+
+uint64_t nl_wishes_cost(const struct nl_filters *filters) {
+    uint64_t cost = 0;
+
+    for (size_t i = 0; i < filters->count; i++)
+        cost += FILTER_OVERHEAD + filters->items[i].key_len + filters->items[i].json_len +
+                filters->items[i].wire_len;
+    return cost;
+}
+
+void nl_wishes_charge(struct nl_peer *peer, uint64_t *counted, uint64_t cost) {
+    nl_quota_give(&peer->wish_bytes, *counted);
+    nl_quota_give(&peer->quota->wish_bytes, *counted);
+    peer->wish_bytes += cost;
+    peer->quota->wish_bytes += cost;
+    *counted = cost;
+}
+
+static void charge(struct nl_subscription *sub) {
+    uint64_t cost = nl_wishes_cost(&sub->filters);
+
+    if (sub->before != NULL)
+        cost += nl_wishes_cost(sub->before);
+    nl_wishes_charge(sub->peer, &sub->cost, cost);
+}
+
 void nl_wishes_init(struct nl_wishes *w) {
     *w = (struct nl_wishes){0};
     w->everything.name = (char *)"";
@@ -211,6 +239,7 @@ void nl_wishes_change(struct nl_subscription *sub, struct nl_filters *filters) {
     }
     set_filters(sub, filters);
     follow_filters(sub);
+    charge(sub);
 }
 
 static void settled(struct nl_subscription *sub) {
@@ -221,6 +250,7 @@ static void settled(struct nl_subscription *sub) {
     }
     sub->unsettled = false;
     sub->fresh = false;
+    charge(sub);
 }
 
 bool nl_wishes_confirm(struct nl_subscription *sub) {
@@ -256,6 +286,7 @@ struct nl_subscription *nl_wishes_remove(struct nl_subscription *sub) {
     }
     sub->wishes->filtered -= sub->filters.count > 0;
     settled(sub);
+    nl_wishes_charge(sub->peer, &sub->cost, 0);
     nl_filters_deinit(&sub->filters);
     nl_seen_deinit(&sub->granted);
     DL_DELETE2(sub->wishes->subscriptions, sub, topic_prev, topic_next);

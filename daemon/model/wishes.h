@@ -57,6 +57,7 @@ struct nl_subscription {
     struct nl_filters *before; /* the wish that an unsettled change replaced; NULL = settled or fresh */
     bool fresh;                /* never settled */
     bool unsettled;
+    uint64_t cost; /* of filters and before, counted in nl_peer.wish_bytes */
     uint8_t qos;
     uint32_t changes;              /* requests that wait for its settling */
     struct nl_interest *interests; /* linked by next */
@@ -74,6 +75,12 @@ struct nl_wishes {
     uint32_t filtered;                     /* subscriptions that wish filters */
     struct nl_seen seen;
 };
+
+/* About how many bytes of memory a list of filters takes, with what is made of it. */
+uint64_t nl_wishes_cost(const struct nl_filters *filters);
+
+/* Counts cost, in the place of what *counted says, among the bytes of peer and its user. */
+void nl_wishes_charge(struct nl_peer *peer, uint64_t *counted, uint64_t cost);
 
 void nl_wishes_init(struct nl_wishes *w);
 void nl_wishes_deinit(struct nl_wishes *w); /* asserts that there are no subscriptions */

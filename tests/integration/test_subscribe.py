@@ -252,3 +252,18 @@ def test_limits(kraken: Broker, limit: str) -> None:
             client.ok(type="unsubscribe", topic="demo/general/t0")
             client.ok(type="unsubscribe", topic="demo/general/t1")
             client.ok(type="subscribe", topic="demo/general/t4")
+
+
+def test_requests_on_a_silent_broker_are_bounded(kraken: Broker) -> None:
+    """A client that writes on while the broker is silent costs a bounded amount of memory, and nobody else anything."""
+    filters = [f"{n:03d}" + "x" * 900 for n in range(100)]
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as greedy, daemon.client() as other:
+            greedy.ok(type="subscribe", topic=TOPIC, filters=["a"])
+            kraken.mute(type="setFilters", count=1)
+            for n in range(200):
+                greedy.send(type="setFilters", topic=TOPIC, filters=filters, id=n)
+            error = greedy.receive(type="error", error="limit_reached")
+            assert "filters" in error["hint"]
+            assert other.ok(type="subscribe", topic=TASKS)["topic"] == TASKS

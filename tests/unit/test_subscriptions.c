@@ -66,7 +66,8 @@ struct world {
     unsigned received[PEERS];
     unsigned errors, subscribes;
     bool link_full;
-    uint64_t serial; /* of the last message */
+    char last_error[32]; /* of the last answer; "" = it was none */
+    uint64_t serial;     /* of the last message */
 };
 
 static unsigned pick(struct world *w, unsigned n) {
@@ -198,6 +199,8 @@ static void on_answer(void *ctx, struct nl_peer *peer, struct nl_line *line) {
     a = &w->asked[json_object_get_int64(id) % QUEUE];
     assert_true(a->open && a->peer == p);
     a->open = false;
+    snprintf(w->last_error, sizeof(w->last_error), "%s",
+             text_field(o, "error") == NULL ? "" : text_field(o, "error"));
     has = &w->has[p][a->topic];
     if (strcmp(text_field(o, "type"), "error") != 0) {
         assert_first_open(w, a);
@@ -351,6 +354,9 @@ static void vanish(struct world *w, unsigned p) {
     nl_subscriptions_leave(w->s, &w->peers[p], w->now);
     assert_int_equal(w->peers[p].pending, 0);
     assert_int_equal(w->peers[p].subscription_count, 0);
+    assert_int_equal(w->peers[p].change_count, 0);
+    assert_int_equal(w->peers[p].wish_bytes, 0);
+    assert_int_equal(w->peers[p].quota->wish_bytes, 0);
     assert_null(w->peers[p].subscriptions);
     for (unsigned t = 0; t < TOPICS; t++)
         w->has[p][t] = NONE;
@@ -469,11 +475,9 @@ static void rest(struct world *w) {
 
 /* ---- the walk ---- */
 
-static void world_init(struct world *w, uint64_t seed) {
+static void world_start(struct world *w, uint64_t seed, const struct nl_subscriptions_limits *limits) {
     static const enum nl_reported modes[] = {NL_REPORTED_YES, NL_REPORTED_NO, NL_REPORTED_UNKNOWN};
     struct nl_subscriptions_ops ops = {on_send, on_fence, on_answer, on_error, w};
-    struct nl_subscriptions_limits limits = {
-        .request_timeout_ms = TIMEOUT_MS, .refused_interval_ms = REFUSED_MS, .qos = 1};
 
     memset(w, 0, sizeof(*w));
     w->random = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
@@ -490,7 +494,24 @@ static void world_init(struct world *w, uint64_t seed) {
     }
     for (unsigned t = 0; t < TOPICS; t++)
         w->broker[t] = NONE;
-    w->s = nl_subscriptions_new(&limits, &ops, w->reported, seed);
+    w->s = nl_subscriptions_new(limits, &ops, w->reported, seed);
+}
+
+static void world_init(struct world *w, uint64_t seed) {
+    struct nl_subscriptions_limits limits = {
+        .request_timeout_ms = TIMEOUT_MS, .refused_interval_ms = REFUSED_MS, .qos = 1};
+
+    /* A third of the walks pushes against the limits all the time. */
+    if (seed / 3 % 3 == 1)
+        limits = (struct nl_subscriptions_limits){.request_timeout_ms = TIMEOUT_MS,
+                                                  .refused_interval_ms = REFUSED_MS,
+                                                  .qos = 1,
+                                                  .per_client = 2,
+                                                  .pending_per_client = 4,
+                                                  .pending_per_topic = 3,
+                                                  .bytes_per_client = 3000,
+                                                  .bytes_per_uid = 4000};
+    world_start(w, seed, &limits);
 }
 
 static void world_deinit(struct world *w) {
@@ -756,6 +777,100 @@ static void test_what_proves_that_filters_are_told(void **state) {
     world_done(w);
 }
 
+/* A broker that answers nothing: what waits for it is bounded, and what was there is not touched. */
+static void test_requests_that_wait_are_bounded(void **state) {
+    struct nl_subscriptions_limits limits = {.request_timeout_ms = TIMEOUT_MS,
+                                             .refused_interval_ms = REFUSED_MS,
+                                             .pending_per_client = 6,
+                                             .pending_per_topic = 4};
+    struct world *w = nl_calloc(1, sizeof(*w));
+
+    (void)state;
+    world_start(w, 1, &limits);
+    w->refuse = w->ignore = 0;
+    link_up(w);
+    send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, 1);
+    nl_subscriptions_run(w->s, w->now);
+    for (unsigned n = 0; n < 3; n++)
+        send_request(w, 0, 0, NL_REQUEST_SET_FILTERS, 2);
+    assert_int_equal(w->peers[0].change_count, 4);
+    send_request(w, 0, 0, NL_REQUEST_SET_FILTERS, 2);
+    assert_string_equal(w->last_error, "limit_reached");
+    assert_int_equal(w->peers[0].change_count, 4);
+    /* Other topics and other clients are not concerned. */
+    send_request(w, 0, 1, NL_REQUEST_SUBSCRIBE, 1);
+    send_request(w, 0, 2, NL_REQUEST_SUBSCRIBE, 1);
+    send_request(w, 1, 0, NL_REQUEST_SUBSCRIBE, 4);
+    assert_int_equal(w->peers[0].change_count, 6);
+    send_request(w, 0, 1, NL_REQUEST_UNSUBSCRIBE, 0);
+    assert_string_equal(w->last_error, "limit_reached");
+    run(w);
+    assert_int_equal(w->has[0][0], 2);
+    assert_int_equal(w->has[1][0], 4);
+    check_quiet(w);
+    world_done(w);
+}
+
+static void test_bytes_of_filters_are_bounded(void **state) {
+    struct nl_subscriptions_limits limits = {.request_timeout_ms = TIMEOUT_MS,
+                                             .refused_interval_ms = REFUSED_MS,
+                                             .bytes_per_client = 2500,
+                                             .bytes_per_uid = 2500};
+    struct world *w = nl_calloc(1, sizeof(*w));
+
+    (void)state;
+    world_start(w, 1, &limits);
+    w->refuse = w->ignore = 0;
+    link_up(w);
+    send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, 1 | 2);
+    run(w);
+    assert_string_equal(w->last_error, "");
+    assert_true(w->peers[0].wish_bytes > 0 && w->peers[0].wish_bytes < 2500);
+    send_request(w, 0, 1, NL_REQUEST_SUBSCRIBE, 1 | 2 | 4);
+    run(w);
+    assert_string_equal(w->last_error, "limit_reached");
+    assert_int_equal(w->has[0][1], NONE);
+    /* Fewer filters are always possible, and make room. */
+    send_request(w, 0, 0, NL_REQUEST_REMOVE_FILTERS, 2);
+    run(w);
+    assert_int_equal(w->has[0][0], 1);
+    send_request(w, 0, 1, NL_REQUEST_SUBSCRIBE, 1);
+    run(w);
+    assert_int_equal(w->has[0][1], 1);
+    check_quiet(w);
+    world_done(w);
+}
+
+/* What is held counts for the user, over all its clients. */
+static void test_bytes_are_counted_by_user(void **state) {
+    struct nl_subscriptions_limits limits = {
+        .request_timeout_ms = TIMEOUT_MS, .refused_interval_ms = REFUSED_MS, .bytes_per_uid = 3500};
+    struct world *w = nl_calloc(1, sizeof(*w));
+    struct nl_uid_quota *own;
+
+    (void)state;
+    world_start(w, 1, &limits);
+    w->refuse = w->ignore = 0;
+    own = w->peers[1].quota;
+    w->peers[1].quota = w->peers[0].quota;
+    link_up(w);
+    send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, 1 | 2 | 4);
+    run(w);
+    send_request(w, 1, 1, NL_REQUEST_SUBSCRIBE, 1 | 2 | 4);
+    run(w);
+    assert_string_equal(w->last_error, "limit_reached");
+    send_request(w, 2, 1, NL_REQUEST_SUBSCRIBE, 1 | 2 | 4);
+    run(w);
+    assert_string_equal(w->last_error, "");
+    vanish(w, 0);
+    send_request(w, 1, 1, NL_REQUEST_SUBSCRIBE, 1 | 2 | 4);
+    run(w);
+    assert_string_equal(w->last_error, "");
+    vanish(w, 1);
+    w->peers[1].quota = own;
+    world_done(w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_hundred_clients_cost_one_subscribe),
@@ -765,6 +880,9 @@ int main(void) {
         cmocka_unit_test(test_restored_topics_that_nobody_wants),
         cmocka_unit_test(test_what_was_seen_goes_to_who_asked_for_it),
         cmocka_unit_test(test_what_proves_that_filters_are_told),
+        cmocka_unit_test(test_requests_that_wait_are_bounded),
+        cmocka_unit_test(test_bytes_of_filters_are_bounded),
+        cmocka_unit_test(test_bytes_are_counted_by_user),
         cmocka_unit_test(test_random_walks),
     };
 
