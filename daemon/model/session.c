@@ -202,6 +202,13 @@ static bool is_vendor(const char *url) {
     return vendor;
 }
 
+static void close_link(struct nl_session *s, struct nl_ending ending);
+
+static void fence_lost(void *ctx) {
+    close_link(ctx, (struct nl_ending){.reason = NL_REASON_HEARTBEAT_TIMEOUT,
+                                       .detail = "no answer to a request, nor to a heartbeat behind it"});
+}
+
 static struct nl_subscriptions *make_subscriptions(struct nl_session *s,
                                                    const struct nl_daemon_config *limits) {
     static const enum nl_reported reported[] = {
@@ -209,6 +216,7 @@ static struct nl_subscriptions *make_subscriptions(struct nl_session *s,
     enum nl_reported start = reported[s->config->filters_reported];
     struct nl_subscriptions_limits l = {
         .request_timeout_ms = s->config->request_timeout_ms,
+        .fence_timeout_ms = s->config->heartbeat_timeout_ms,
         .refused_interval_ms = s->config->refused_interval_ms,
         .per_client = limits->max_subscriptions,
         .per_uid = limits->max_subscriptions_per_uid,
@@ -220,6 +228,7 @@ static struct nl_subscriptions *make_subscriptions(struct nl_session *s,
     };
     struct nl_subscriptions_ops ops = {.send = send_frame,
                                        .fence = send_heartbeat,
+                                       .stuck = fence_lost,
                                        .answer = forward_answer,
                                        .error = forward_error,
                                        .ctx = s};

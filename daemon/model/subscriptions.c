@@ -22,6 +22,7 @@ struct nl_subscriptions *nl_subscriptions_new(const struct nl_subscriptions_limi
     s->reported = reported;
     s->seed = seed;
     nl_buffer_init(&s->scratch);
+    nl_turns_init(&s->turns);
     return s;
 }
 
@@ -35,6 +36,7 @@ static struct nl_topic *topic_for(struct nl_subscriptions *s, struct nl_slice na
     t = nl_calloc(1, sizeof(*t));
     t->name = nl_strndup((const char *)name.ptr, name.len);
     t->len = name.len;
+    t->turn.topic = t;
     nl_wishes_init(&t->wishes);
     HASH_ADD_KEYPTR(hh, s->topics, t->name, t->len, t);
     return t;
@@ -44,14 +46,47 @@ static struct nl_slice topic_name(const struct nl_topic *t) {
     return nl_slice(t->name, t->len);
 }
 
+static void leave_turns(struct nl_subscriptions *s, struct nl_topic *t) {
+    struct nl_change *c;
+
+    nl_turns_withdraw(&s->turns, &t->turn);
+    DL_FOREACH(t->waiting, c) {
+        nl_turns_withdraw(&s->turns, &c->turn);
+    }
+}
+
+/* The only place that changes a topic's place. Who moves it to IN_FLIGHT has taken a slot for it before. */
 static void move(struct nl_subscriptions *s, struct nl_topic *t, enum place to) {
     if (t->place != IDLE)
         DL_DELETE(s->lists[t->place], t);
-    s->in_flight -= t->place == IN_FLIGHT || t->place == ABANDONED;
+    if (t->place == READY)
+        leave_turns(s, t);
+    if (t->slot != NULL && to != IN_FLIGHT && to != ABANDONED) {
+        nl_turns_give_back(&s->turns, t->slot);
+        t->slot = NULL;
+    }
     t->place = to;
-    s->in_flight += to == IN_FLIGHT || to == ABANDONED;
     if (to != IDLE)
         DL_APPEND(s->lists[to], t);
+}
+
+/*
+ * Makes the topic READY, or brings its turns up to date with who waits. Each client that waits takes a turn
+ * for it: the first one brings it forward for all.
+ */
+static void make_ready(struct nl_subscriptions *s, struct nl_topic *t) {
+    struct nl_change *c;
+
+    if (t->place != READY)
+        move(s, t, READY);
+    if (t->restoring || t->waiting == NULL) {
+        nl_turns_wait(&s->turns, &t->turn, 0, t->restoring ? NL_TURN_RESTORE : NL_TURN_NOBODY);
+        return;
+    }
+    nl_turns_withdraw(&s->turns, &t->turn);
+    DL_FOREACH(t->waiting, c) {
+        nl_turns_wait(&s->turns, &c->turn, c->peer->uid, c->peer->number);
+    }
 }
 
 static void set_refused(struct nl_subscriptions *s, struct nl_topic *t, bool refused) {
@@ -85,6 +120,7 @@ struct nl_subscriptions *nl_subscriptions_free(struct nl_subscriptions *s) {
         topic_free(s, t);
     }
     nl_buffer_deinit(&s->scratch);
+    nl_turns_deinit(&s->turns);
     free(s);
     return NULL;
 }
@@ -102,6 +138,7 @@ static struct nl_change *change_new(struct nl_peer *peer, struct nl_topic *t, st
 
     c->peer = peer;
     c->topic = t;
+    c->turn.topic = t;
     c->type = request->type;
     c->qos = request->qos;
     c->id = request->id;
@@ -117,7 +154,8 @@ static struct nl_change *change_new(struct nl_peer *peer, struct nl_topic *t, st
 }
 
 /* Takes a change out of the list it is on and frees it. Its peer waits for one answer less. */
-static void change_free(struct nl_change *c) {
+static void change_free(struct nl_subscriptions *s, struct nl_change *c) {
+    nl_turns_withdraw(&s->turns, &c->turn);
     if (c->applied)
         DL_DELETE(c->topic->waiting, c);
     else
@@ -138,7 +176,7 @@ static void change_free(struct nl_change *c) {
 static void answer(struct nl_subscriptions *s, struct nl_change *c, struct nl_line *line) {
     struct nl_peer *peer = c->peer;
 
-    change_free(c);
+    change_free(s, c);
     s->ops.answer(s->ops.ctx, peer, line);
 }
 
@@ -418,8 +456,8 @@ static void settle(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_
     apply_queue(s, t, now_ms);
     if (s->up && choose(t) != OP_NONE) {
         /* What was refused rests, unless somebody asks anew or nobody wishes it any more. */
-        if (t->place != READY && (t->place != REFUSED || t->waiting != NULL || !wished(t)))
-            move(s, t, READY);
+        if (t->place != REFUSED || t->waiting != NULL || !wished(t))
+            make_ready(s, t);
         return;
     }
     move(s, t, IDLE);
@@ -489,7 +527,7 @@ void nl_subscriptions_leave(struct nl_subscriptions *s, struct nl_peer *peer, ui
     while (peer->changes != NULL) {
         struct nl_topic *t = peer->changes->topic;
 
-        change_free(peer->changes);
+        change_free(s, peer->changes);
         if (nl_wishes_find(&t->wishes, peer) == NULL)
             settle(s, t, now_ms);
     }
@@ -550,7 +588,8 @@ static void describe(struct nl_subscriptions *s, struct nl_topic *t, enum op op,
         NL_FRAME_SET(frame, filters, filters);
 }
 
-static bool send_request(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_ms) {
+static bool send_request(struct nl_subscriptions *s, struct nl_turn *turn, uint64_t now_ms) {
+    struct nl_topic *t = turn->topic;
     struct nl_frame frame = {0};
     enum op op = choose(t);
 
@@ -561,6 +600,7 @@ static bool send_request(struct nl_subscriptions *s, struct nl_topic *t, uint64_
         return false;
     t->op = op;
     t->due_ms = now_ms + s->limits.request_timeout_ms;
+    t->slot = nl_turns_take(&s->turns, turn);
     move(s, t, IN_FLIGHT);
     return true;
 }
@@ -717,8 +757,9 @@ bool nl_subscriptions_answer(struct nl_subscriptions *s, const struct nl_frame *
 
 /* ---- time ---- */
 
-static void time_out(struct nl_subscriptions *s, struct nl_topic *t) {
+static void time_out(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_ms) {
     move(s, t, ABANDONED);
+    t->due_ms = now_ms + s->limits.fence_timeout_ms;
     t->fence = s->ops.fence(s->ops.ctx);
     refuse_waiting(s, t, NULL, NL_ERROR_TIMEOUT);
 }
@@ -736,28 +777,40 @@ void nl_subscriptions_fence_passed(struct nl_subscriptions *s, uint64_t fence, u
     }
 }
 
+static void send_ready(struct nl_subscriptions *s, uint64_t now_ms) {
+    struct nl_turn *turn;
+
+    while ((turn = nl_turns_next(&s->turns)) != NULL)
+        if (!send_request(s, turn, now_ms))
+            return;
+}
+
 void nl_subscriptions_run(struct nl_subscriptions *s, uint64_t now_ms) {
     if (!s->up)
         return;
     while (expired(s->lists[IN_FLIGHT], now_ms))
-        time_out(s, s->lists[IN_FLIGHT]);
+        time_out(s, s->lists[IN_FLIGHT], now_ms);
+    if (expired(s->lists[ABANDONED], now_ms)) {
+        s->ops.stuck(s->ops.ctx);
+        return;
+    }
     while (expired(s->lists[REFUSED], now_ms))
-        move(s, s->lists[REFUSED], READY);
-    while (s->lists[READY] != NULL && s->in_flight < NL_CONTROL_IN_FLIGHT)
-        if (!send_request(s, s->lists[READY], now_ms))
-            break;
+        make_ready(s, s->lists[REFUSED]);
+    send_ready(s, now_ms);
 }
 
 uint64_t nl_subscriptions_next(const struct nl_subscriptions *s) {
-    const struct nl_topic *in_flight = s->lists[IN_FLIGHT], *refused_first = s->lists[REFUSED];
+    static const enum place timed[] = {IN_FLIGHT, ABANDONED, REFUSED};
     uint64_t next = UINT64_MAX;
 
-    if (s->lists[READY] != NULL && s->in_flight < NL_CONTROL_IN_FLIGHT)
+    if (nl_turns_next(&s->turns) != NULL)
         return 0;
-    if (in_flight != NULL)
-        next = in_flight->due_ms;
-    if (refused_first != NULL && refused_first->due_ms < next)
-        next = refused_first->due_ms;
+    for (size_t i = 0; i < sizeof(timed) / sizeof(timed[0]); i++) {
+        const struct nl_topic *head = s->lists[timed[i]];
+
+        if (head != NULL && head->due_ms < next)
+            next = head->due_ms;
+    }
     return next;
 }
 

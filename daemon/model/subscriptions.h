@@ -3,9 +3,9 @@
  * All subscriptions of a session: the wishes of local clients (wishes.h), topic by topic,
  * and the least upstream subscription that serves them.
  *
- * Per topic at most one control request (subscribe, setFilters, unsubscribe) is in flight, over all topics at
- * most NL_CONTROL_IN_FLIGHT. The broker's answers carry no id; they are matched by topic. What
- * clients ask for meanwhile waits, is then applied in the order it came and judged on
+ * Per topic at most one control request (subscribe, setFilters, unsubscribe) is in flight; over all topics
+ * there are slots for so many, and turns.h says who gets one. The broker's answers carry no id; they are
+ * matched by topic. What clients ask for meanwhile waits, is then applied in the order it came and judged on
  * the wishes as they then are:
  *
  *   topic:  idle --(wishes differ from upstream)--> ready --(a slot is free)--> in flight --(answer)--> idle
@@ -17,7 +17,8 @@
  *
  * A control request that is not answered within request_timeout is told as `timeout` to who asked; the
  * slot stays taken until the answer comes after all, or a heartbeat sent behind it comes back (the broker
- * answers in order: then it was ignored), or the link dies.
+ * answers in order: then it was ignored). A heartbeat that does not come back within fence_timeout while
+ * other frames do is the end of the link: nothing else would free the topic for those who ask next.
  *
  * What clients hold and what waits is bounded in number and in bytes, by client and by user. Beyond that a
  * request is limit_reached; but while nothing else of a client waits it may always make its filters fewer.
@@ -37,7 +38,6 @@
 #include "protocol/object.h"
 #include "protocol/request.h"
 
-#define NL_CONTROL_IN_FLIGHT 64
 #define NL_GRANT_MS 5000  /* how long after a subscribe or added filter retained messages may come */
 #define NL_SETTLE_MS 5000 /* how long after a change upstream a filter in a message proves nothing */
 
@@ -49,6 +49,8 @@ struct nl_subscriptions_ops {
     bool (*send)(void *ctx, const struct nl_frame *frame);
     /* Sends a heartbeat; returns its number, for nl_subscriptions_fence_passed(). */
     uint64_t (*fence)(void *ctx);
+    /* A fence did not come back in time: the link is to be closed. May be called again until it is. */
+    void (*stuck)(void *ctx);
     /* The one answer to a request (if it was counted in peer->pending, it no longer is). Takes over line. */
     void (*answer)(void *ctx, struct nl_peer *peer, struct nl_line *line);
     /* An error event for a holder. Takes over line. */
@@ -58,6 +60,7 @@ struct nl_subscriptions_ops {
 
 struct nl_subscriptions_limits {
     uint64_t request_timeout_ms;
+    uint64_t fence_timeout_ms;
     uint64_t refused_interval_ms;
     uint64_t per_client; /* topics; 0 = no limit */
     uint64_t per_uid;

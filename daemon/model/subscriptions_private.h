@@ -9,6 +9,7 @@
 #include <uthash.h>
 
 #include "daemon/model/subscriptions.h"
+#include "daemon/model/turns.h"
 
 enum op { OP_NONE, OP_SUBSCRIBE, OP_SET_FILTERS, OP_UNSUBSCRIBE };
 
@@ -27,6 +28,7 @@ struct nl_change {
     int qos;
     bool applied;                  /* it is in topic.waiting */
     bool joined;                   /* a fresh subscription on a topic that the broker already had */
+    struct nl_turn turn;           /* waits while the topic is READY and the change is in topic.waiting */
     struct nl_change *prev, *next; /* in topic.queue or topic.waiting */
     struct nl_change *of_peer_prev, *of_peer_next; /* in nl_peer.changes */
 };
@@ -46,9 +48,11 @@ struct nl_topic {
 
     enum op op; /* sent and not answered: IN_FLIGHT, or ABANDONED when it timed out */
     enum place place;
-    uint64_t due_ms;              /* IN_FLIGHT: its deadline; REFUSED: when to try again */
-    uint64_t fence;               /* ABANDONED: the heartbeat behind it */
-    uint64_t settled_ms;          /* the last change upstream */
+    struct nl_turn turn;        /* READY, and restoring or nobody waits: waits in the place of a change */
+    struct nl_turn_queue *slot; /* IN_FLIGHT, ABANDONED: whose share it is */
+    uint64_t due_ms;     /* IN_FLIGHT: its deadline; ABANDONED: the fence's; REFUSED: when to try again */
+    uint64_t fence;      /* ABANDONED: the heartbeat behind it */
+    uint64_t settled_ms; /* the last change upstream */
     struct nl_topic *prev, *next; /* in the list of its place */
     UT_hash_handle hh;            /* in nl_subscriptions.topics */
 };
@@ -61,7 +65,7 @@ struct nl_subscriptions {
     bool up;
     struct nl_topic *topics;        /* by name */
     struct nl_topic *lists[PLACES]; /* by enum place, linked by prev, next; oldest first */
-    uint32_t in_flight;             /* IN_FLIGHT and ABANDONED ones */
+    struct nl_turns turns;          /* of READY ones; IN_FLIGHT and ABANDONED ones hold a slot */
     uint64_t restoring;
     uint64_t refused;
     struct nl_buffer scratch; /* filters of the frame being sent */

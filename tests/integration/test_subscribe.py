@@ -267,3 +267,75 @@ def test_requests_on_a_silent_broker_are_bounded(kraken: Broker) -> None:
             error = greedy.receive(type="error", error="limit_reached")
             assert "filters" in error["hint"]
             assert other.ok(type="subscribe", topic=TASKS)["topic"] == TASKS
+
+
+def subscribe_lines(first: int, count: int) -> bytes:
+    return b"".join(b'{"type":"subscribe","topic":"demo/general/t%d"}\n' % n for n in range(first, first + count))
+
+
+def position(broker: Broker, topic: str) -> int:
+    """How many control requests the broker got before the one for topic."""
+    topics = [request["topic"] for request in broker.received("subscribe", "unsubscribe")]
+    return topics.index(topic)
+
+
+def test_a_greedy_client_does_not_delay_the_next_one(kraken: Broker) -> None:
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as greedy, daemon.client() as other:
+            kraken.delay(type="subscribe", ms=5)
+            greedy.write(subscribe_lines(0, 300))
+            greedy.send(type="ping", id="all are read")
+            greedy.receive(id="all are read")
+            other.ok(type="subscribe", topic=TOPIC)
+            assert position(kraken, TOPIC) < 150
+
+
+def test_what_a_greedy_client_leaves_behind_does_not_delay_the_next_one(kraken: Broker) -> None:
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as other:
+            with daemon.client() as greedy:
+                greedy.write(subscribe_lines(0, 300))
+                for _ in range(300):
+                    greedy.receive(type="subscribed")
+                kraken.delay(type="unsubscribe", ms=5)
+            kraken.wait_for(type="unsubscribe", count=1)
+            other.ok(type="subscribe", topic=TOPIC)
+            assert position(kraken, TOPIC) - 300 < 150
+
+
+def test_requests_that_the_broker_ignores_do_not_stop_others(kraken: Broker) -> None:
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as unlucky, daemon.client() as other:
+            for n in range(64):
+                kraken.mute(type="subscribe", topic=f"demo/general/t{n}")
+            unlucky.write(subscribe_lines(0, 64))
+            unlucky.ok(type="ping")
+            other.ok(type="subscribe", topic=TOPIC)
+            unlucky.nothing_else()
+
+
+def test_a_heartbeat_that_does_not_come_back_behind_a_request(kraken: Broker) -> None:
+    """Messages come all the time, but neither an answer nor an echo: the link is given up, and everybody is answered."""
+    with Daemon({"default": alice(kraken.url, request_timeout="200ms", heartbeat_timeout="1s")}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as holder, daemon.client() as asker:
+            holder.ok(type="subscribe", topic=TASKS)
+            kraken.mute(type="subscribe", topic=TOPIC, count=1)
+            kraken.mute(type="heartbeat", count=1)
+            assert asker.request(type="subscribe", topic=TOPIC)["error"] == "timeout"
+            asker.send(type="subscribe", topic=TOPIC, id=2)
+            asker.send(type="unsubscribe", topic=TOPIC, id=3)
+            asker.half_close()
+
+            def busy() -> bool:
+                if len(kraken.received("heartbeat")) == 1:
+                    kraken.inject(frame={"type": "message", "topic": TASKS, "data": 1}, token="tok-alice")
+                holder.ok(type="ping")
+                return any(line["type"] == "disconnect" for line in holder.waiting)
+            wait_until(busy, "the link is given up")
+            assert asker.receive(id=2)["pending"] is True
+            assert asker.receive(id=3)["type"] == "unsubscribed"
+            holder.receive(type="reconnect")

@@ -18,9 +18,10 @@
 #include <string.h>
 
 #include "daemon/model/subscriptions.h"
+#include "daemon/model/turns.h"
 #include "protocol/alloc.h"
 
-enum { PEERS = 6, TOPICS = 3, KEYS = 4, QUEUE = 4096, TIMEOUT_MS = 1000, REFUSED_MS = 5000 };
+enum { PEERS = 6, TOPICS = 3, KEYS = 4, QUEUE = 4096, TIMEOUT_MS = 1000, FENCE_MS = 3000, REFUSED_MS = 5000 };
 
 static const char *const topic_names[TOPICS] = {"app/room/one", "app/room/two", "app/room/three"};
 /* Keys of the filters that clients use; the last one is an AND group. */
@@ -59,6 +60,7 @@ struct world {
     bool outstanding[TOPICS]; /* a request is unanswered */
     bool ignored[TOPICS];     /* the broker passed it over */
     uint64_t fences;
+    bool stuck; /* the link was to be closed */
     struct asked asked[QUEUE];
     unsigned asked_count;
     unsigned refuse, ignore; /* per cent */
@@ -132,6 +134,13 @@ static uint64_t on_fence(void *ctx) {
     struct world *w = ctx;
 
     return ++w->fences;
+}
+
+static void on_stuck(void *ctx) {
+    struct world *w = ctx;
+
+    assert_true(w->up);
+    w->stuck = true;
 }
 
 static struct json_object *parse(const struct nl_line *line) {
@@ -287,7 +296,7 @@ static void echo(struct world *w) {
 static void link_down(struct world *w) {
     if (!w->up)
         return;
-    w->up = false;
+    w->up = w->stuck = false;
     w->head = w->tail = 0;
     for (unsigned t = 0; t < TOPICS; t++) {
         w->broker[t] = NONE;
@@ -477,7 +486,12 @@ static void rest(struct world *w) {
 
 static void world_start(struct world *w, uint64_t seed, const struct nl_subscriptions_limits *limits) {
     static const enum nl_reported modes[] = {NL_REPORTED_YES, NL_REPORTED_NO, NL_REPORTED_UNKNOWN};
-    struct nl_subscriptions_ops ops = {on_send, on_fence, on_answer, on_error, w};
+    struct nl_subscriptions_ops ops = {.send = on_send,
+                                       .fence = on_fence,
+                                       .stuck = on_stuck,
+                                       .answer = on_answer,
+                                       .error = on_error,
+                                       .ctx = w};
 
     memset(w, 0, sizeof(*w));
     w->random = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
@@ -488,6 +502,7 @@ static void world_start(struct world *w, uint64_t seed, const struct nl_subscrip
     nl_quotas_init(&w->quotas);
     for (unsigned p = 0; p < PEERS; p++) {
         w->peers[p].uid = 1000 + p;
+        w->peers[p].number = p;
         w->peers[p].quota = nl_quota_ref(&w->quotas, 1000 + p);
         for (unsigned t = 0; t < TOPICS; t++)
             w->has[p][t] = NONE;
@@ -498,12 +513,15 @@ static void world_start(struct world *w, uint64_t seed, const struct nl_subscrip
 }
 
 static void world_init(struct world *w, uint64_t seed) {
-    struct nl_subscriptions_limits limits = {
-        .request_timeout_ms = TIMEOUT_MS, .refused_interval_ms = REFUSED_MS, .qos = 1};
+    struct nl_subscriptions_limits limits = {.request_timeout_ms = TIMEOUT_MS,
+                                             .fence_timeout_ms = FENCE_MS,
+                                             .refused_interval_ms = REFUSED_MS,
+                                             .qos = 1};
 
     /* A third of the walks pushes against the limits all the time. */
     if (seed / 3 % 3 == 1)
         limits = (struct nl_subscriptions_limits){.request_timeout_ms = TIMEOUT_MS,
+                                                  .fence_timeout_ms = FENCE_MS,
                                                   .refused_interval_ms = REFUSED_MS,
                                                   .qos = 1,
                                                   .per_client = 2,
@@ -547,6 +565,8 @@ static void step(struct world *w) {
     /* The daemon runs at the end of each turn; several things can happen in one. */
     if (pick(w, 3) != 0)
         nl_subscriptions_run(w->s, w->now);
+    if (w->stuck)
+        link_down(w);
 }
 
 static void walk(uint64_t seed) {
@@ -780,6 +800,7 @@ static void test_what_proves_that_filters_are_told(void **state) {
 /* A broker that answers nothing: what waits for it is bounded, and what was there is not touched. */
 static void test_requests_that_wait_are_bounded(void **state) {
     struct nl_subscriptions_limits limits = {.request_timeout_ms = TIMEOUT_MS,
+                                             .fence_timeout_ms = FENCE_MS,
                                              .refused_interval_ms = REFUSED_MS,
                                              .pending_per_client = 6,
                                              .pending_per_topic = 4};
@@ -813,6 +834,7 @@ static void test_requests_that_wait_are_bounded(void **state) {
 
 static void test_bytes_of_filters_are_bounded(void **state) {
     struct nl_subscriptions_limits limits = {.request_timeout_ms = TIMEOUT_MS,
+                                             .fence_timeout_ms = FENCE_MS,
                                              .refused_interval_ms = REFUSED_MS,
                                              .bytes_per_client = 2500,
                                              .bytes_per_uid = 2500};
@@ -843,8 +865,10 @@ static void test_bytes_of_filters_are_bounded(void **state) {
 
 /* What is held counts for the user, over all its clients. */
 static void test_bytes_are_counted_by_user(void **state) {
-    struct nl_subscriptions_limits limits = {
-        .request_timeout_ms = TIMEOUT_MS, .refused_interval_ms = REFUSED_MS, .bytes_per_uid = 3500};
+    struct nl_subscriptions_limits limits = {.request_timeout_ms = TIMEOUT_MS,
+                                             .fence_timeout_ms = FENCE_MS,
+                                             .refused_interval_ms = REFUSED_MS,
+                                             .bytes_per_uid = 3500};
     struct world *w = nl_calloc(1, sizeof(*w));
     struct nl_uid_quota *own;
 
@@ -871,12 +895,49 @@ static void test_bytes_are_counted_by_user(void **state) {
     world_done(w);
 }
 
+/* Frames come, the heartbeat behind the request does not: whoever asks next is answered when the link is
+ * closed. */
+static void test_a_fence_has_a_deadline(void **state) {
+    for (int restoring = 0; restoring < 2; restoring++) {
+        struct world *w = world_up(NL_REPORTED_NO);
+
+        (void)state;
+        send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, ALL);
+        if (restoring) {
+            run(w);
+            link_down(w);
+            link_up(w);
+        }
+        nl_subscriptions_run(w->s, w->now);
+        w->now += TIMEOUT_MS;
+        nl_subscriptions_run(w->s, w->now);
+        assert_int_equal(w->fences, 1);
+        send_request(w, 1, 0, NL_REQUEST_SUBSCRIBE, ALL);
+        send_request(w, 1, 0, NL_REQUEST_UNSUBSCRIBE, 0);
+        assert_int_equal(nl_subscriptions_next(w->s), w->now + FENCE_MS);
+        w->now += FENCE_MS - 1;
+        nl_subscriptions_run(w->s, w->now);
+        assert_false(w->stuck);
+        w->now++;
+        nl_subscriptions_run(w->s, w->now);
+        assert_true(w->stuck && w->asked[1].open);
+        link_down(w);
+        for (unsigned i = 0; i < w->asked_count; i++)
+            assert_false(w->asked[i].open);
+        link_up(w);
+        run(w);
+        check_quiet(w);
+        world_done(w);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_hundred_clients_cost_one_subscribe),
         cmocka_unit_test(test_mixed_wishes),
         cmocka_unit_test(test_a_refusal_on_restore_is_told_once_and_tried_again),
         cmocka_unit_test(test_time_outs),
+        cmocka_unit_test(test_a_fence_has_a_deadline),
         cmocka_unit_test(test_restored_topics_that_nobody_wants),
         cmocka_unit_test(test_what_was_seen_goes_to_who_asked_for_it),
         cmocka_unit_test(test_what_proves_that_filters_are_told),
