@@ -42,10 +42,6 @@ static struct nl_topic *topic_for(struct nl_subscriptions *s, struct nl_slice na
     return t;
 }
 
-static struct nl_slice topic_name(const struct nl_topic *t) {
-    return nl_slice(t->name, t->len);
-}
-
 static void leave_turns(struct nl_subscriptions *s, struct nl_topic *t) {
     struct nl_change *c;
 
@@ -310,10 +306,6 @@ static struct nl_subscription *fresh_subscription(struct nl_subscriptions *s, st
     return nl_wishes_add(&c->topic->wishes, c->peer, qos);
 }
 
-static bool wished(const struct nl_topic *t) {
-    return t->wishes.subscriptions != NULL;
-}
-
 static bool served(const struct nl_subscriptions *s, const struct nl_change *c) {
     if (c->type == NL_REQUEST_UNSUBSCRIBE)
         return wished(c->topic) || !c->topic->held;
@@ -419,42 +411,12 @@ static void apply_queue(struct nl_subscriptions *s, struct nl_topic *t, uint64_t
     }
 }
 
-/* ---- what the broker has, what it should have ---- */
-
-/* Is one subscription to everything what serves the wishes? */
-static bool wants_all(const struct nl_topic *t) {
-    return t->wishes.everything.wishes > 0 || t->wishes.wished_keys > NL_FILTERS_MAX;
-}
-
-static bool upstream_fits(const struct nl_topic *t) {
-    bool all = wants_all(t);
-    struct nl_key *key, *tmp;
-
-    if (t->wishes.everything.upstream != all)
-        return false;
-    if (all)
-        return true;
-    HASH_ITER(hh, t->wishes.keys, key, tmp) {
-        if (key->upstream != (key->wishes > 0))
-            return false;
-    }
-    return true;
-}
-
-static enum op choose(const struct nl_topic *t) {
-    if (!wished(t))
-        return t->held ? OP_UNSUBSCRIBE : OP_NONE;
-    if (!t->held)
-        return OP_SUBSCRIBE;
-    return upstream_fits(t) ? OP_NONE : OP_SET_FILTERS;
-}
-
 /* Brings a topic without a request in flight forward as far as it goes by itself. May free it. */
 static void settle(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_ms) {
     if (t->op != OP_NONE)
         return;
     apply_queue(s, t, now_ms);
-    if (s->up && choose(t) != OP_NONE) {
+    if (s->up && nl_subscriptions_due(t) != OP_NONE) {
         /* What was refused rests, unless somebody asks anew or nobody wishes it any more. */
         if (t->place != REFUSED || t->waiting != NULL || !wished(t))
             make_ready(s, t);
@@ -542,60 +504,13 @@ void nl_subscriptions_leave(struct nl_subscriptions *s, struct nl_peer *peer, ui
 
 /* ---- requests to the broker ---- */
 
-/* Notes for each key what the request asks for, and packs the filters that go with it. */
-static void ask(struct nl_subscriptions *s, struct nl_topic *t, enum op op) {
-    bool all = op != OP_UNSUBSCRIBE && wants_all(t);
-    bool filters = op != OP_UNSUBSCRIBE && !all;
-    struct nl_key *key, *tmp;
-
-    nl_buffer_clear(&s->scratch);
-    nl_pack_array(&s->scratch, filters ? t->wishes.wished_keys : 0);
-    t->wishes.everything.asked = all;
-    HASH_ITER(hh, t->wishes.keys, key, tmp) {
-        key->asked = filters && key->wishes > 0;
-        if (key->asked)
-            nl_buffer_append(&s->scratch, key->wire, key->wire_len);
-    }
-}
-
-static uint8_t wished_qos(const struct nl_topic *t) {
-    struct nl_subscription *sub;
-    uint8_t qos = 0;
-
-    DL_FOREACH2(t->wishes.subscriptions, sub, topic_next) {
-        if (sub->qos > qos)
-            qos = sub->qos;
-    }
-    return qos;
-}
-
-static void describe(struct nl_subscriptions *s, struct nl_topic *t, enum op op, struct nl_frame *frame) {
-    static const enum nl_frame_type types[] = {
-        [OP_SUBSCRIBE] = NL_FRAME_SUBSCRIBE,
-        [OP_SET_FILTERS] = NL_FRAME_SET_FILTERS,
-        [OP_UNSUBSCRIBE] = NL_FRAME_UNSUBSCRIBE,
-    };
-    struct nl_slice filters = nl_slice(s->scratch.bytes, s->scratch.len);
-
-    frame->type = types[op];
-    NL_FRAME_SET(frame, topic, topic_name(t));
-    if (op == OP_SUBSCRIBE) {
-        t->asked_qos = wished_qos(t);
-        NL_FRAME_SET(frame, qos, t->asked_qos);
-    }
-    /* An empty list means everything to setFilters, which is not answered without one. */
-    if (op == OP_SET_FILTERS || (op == OP_SUBSCRIBE && !t->wishes.everything.asked))
-        NL_FRAME_SET(frame, filters, filters);
-}
-
 static bool send_request(struct nl_subscriptions *s, struct nl_turn *turn, uint64_t now_ms) {
     struct nl_topic *t = turn->topic;
     struct nl_frame frame = {0};
-    enum op op = choose(t);
+    enum op op = nl_subscriptions_due(t);
 
     assert(op != OP_NONE);
-    ask(s, t, op);
-    describe(s, t, op, &frame);
+    nl_subscriptions_describe(s, t, op, &frame);
     if (!s->ops.send(s->ops.ctx, &frame))
         return false;
     t->op = op;
@@ -605,46 +520,10 @@ static bool send_request(struct nl_subscriptions *s, struct nl_turn *turn, uint6
     return true;
 }
 
-/* Drops keys that neither the broker nor a client has any more. */
-static void sweep_keys(struct nl_topic *t) {
-    struct nl_key *key, *tmp;
-
-    HASH_ITER(hh, t->wishes.keys, key, tmp) {
-        nl_wishes_release(&t->wishes, key);
-    }
-}
-
-/* The request in flight is over: what it asked for is what the broker has, or it is not. */
-static void conclude(struct nl_topic *t, bool granted) {
-    struct nl_key *key, *tmp;
-
-    if (granted)
-        t->wishes.everything.upstream = t->wishes.everything.asked;
-    t->wishes.everything.asked = false;
-    HASH_ITER(hh, t->wishes.keys, key, tmp) {
-        if (granted)
-            key->upstream = key->asked;
-        key->asked = false;
-    }
-    sweep_keys(t);
-    t->op = OP_NONE;
-}
-
-static void forget_upstream(struct nl_topic *t) {
-    struct nl_key *key, *tmp;
-
-    t->held = false;
-    t->wishes.everything.upstream = false;
-    HASH_ITER(hh, t->wishes.keys, key, tmp) {
-        key->upstream = false;
-    }
-    sweep_keys(t);
-}
-
 static void granted(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_ms) {
     enum op op = t->op;
 
-    conclude(t, true);
+    nl_subscriptions_conclude(t, true);
     t->held = op != OP_UNSUBSCRIBE;
     t->qos = op == OP_SUBSCRIBE ? t->asked_qos : 1;
     t->settled_ms = now_ms;
@@ -703,10 +582,10 @@ static void refused(struct nl_subscriptions *s, struct nl_topic *t, const struct
                     enum nl_error error, uint64_t now_ms) {
     enum op op = t->op;
 
-    conclude(t, false);
+    nl_subscriptions_conclude(t, false);
     if (op != OP_SET_FILTERS ||
         (frame != NULL && nl_slice_equal(frame->error, nl_slice_str("not_subscribed"))))
-        forget_upstream(t);
+        nl_subscriptions_forget(t);
     refuse_waiting(s, t, frame, error);
     if (!t->held)
         tell_holders(s, t, frame, error);
@@ -717,7 +596,7 @@ static void refused(struct nl_subscriptions *s, struct nl_topic *t, const struct
 }
 
 void nl_subscriptions_fail_all(struct nl_subscriptions *s, enum nl_error error, uint64_t now_ms) {
-    struct topic *t, *tmp;
+    struct nl_topic *t, *tmp;
 
     HASH_ITER(hh, s->topics, t, tmp) {
         refuse_waiting(s, t, NULL, error);
@@ -727,20 +606,6 @@ void nl_subscriptions_fail_all(struct nl_subscriptions *s, enum nl_error error, 
     }
 }
 
-static bool answers(const struct nl_frame *frame, enum op op) {
-    switch (op) {
-    case OP_SUBSCRIBE:
-        return frame->type == NL_FRAME_SUBSCRIBED;
-    case OP_SET_FILTERS:
-        return frame->type == NL_FRAME_FILTERS_UPDATED;
-    case OP_UNSUBSCRIBE:
-        return frame->type == NL_FRAME_UNSUBSCRIBED;
-    case OP_NONE:
-        break;
-    }
-    return false;
-}
-
 bool nl_subscriptions_answer(struct nl_subscriptions *s, const struct nl_frame *frame, uint64_t now_ms) {
     struct nl_topic *t = NL_FRAME_HAS(frame, topic) ? nl_subscriptions_find(s, frame->topic) : NULL;
 
@@ -748,7 +613,7 @@ bool nl_subscriptions_answer(struct nl_subscriptions *s, const struct nl_frame *
         return false;
     if (frame->type == NL_FRAME_ERROR)
         refused(s, t, frame, NL_OK, now_ms);
-    else if (answers(frame, t->op))
+    else if (nl_subscriptions_fits(frame, t->op))
         granted(s, t, now_ms);
     else
         return false;
@@ -858,8 +723,8 @@ void nl_subscriptions_down(struct nl_subscriptions *s, uint64_t now_ms) {
     s->up = false;
     HASH_ITER(hh, s->topics, t, tmp) {
         if (t->op != OP_NONE)
-            conclude(t, false);
-        forget_upstream(t);
+            nl_subscriptions_conclude(t, false);
+        nl_subscriptions_forget(t);
         move(s, t, IDLE);
         settle(s, t, now_ms);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the parts of the subscriptions share: the topics of a session and the requests that
- * have no answer yet. For subscriptions.c and subscriptions_delivery.c only.
+ * have no answer yet. For the files subscriptions*.c only.
  */
 #ifndef NL_MODEL_SUBSCRIPTIONS_PRIVATE_H
 #define NL_MODEL_SUBSCRIPTIONS_PRIVATE_H
@@ -77,5 +77,35 @@ static inline struct nl_topic *nl_subscriptions_find(const struct nl_subscriptio
     HASH_FIND(hh, s->topics, name.ptr, name.len, t);
     return t;
 }
+
+/* Does anybody wish the topic? */
+static inline bool wished(const struct nl_topic *t) {
+    return t->wishes.subscriptions != NULL;
+}
+
+static inline struct nl_slice topic_name(const struct nl_topic *t) {
+    return nl_slice(t->name, t->len);
+}
+
+/* ---- subscriptions_upstream.c ---- */
+
+/* Is one subscription to everything what serves the wishes? */
+bool nl_subscriptions_wants_all(const struct nl_topic *t);
+
+/* The request that brings what the broker has to what is wished. */
+enum op nl_subscriptions_due(const struct nl_topic *t);
+
+/* Makes the frame of that request, which borrows from s, and notes what it asks for. */
+void nl_subscriptions_describe(struct nl_subscriptions *s, struct nl_topic *t, enum op op,
+                               struct nl_frame *frame);
+
+/* Is frame the answer to such a request? */
+bool nl_subscriptions_fits(const struct nl_frame *frame, enum op op);
+
+/* The request in flight is over: what it asked for is what the broker has, or it is not. */
+void nl_subscriptions_conclude(struct nl_topic *t, bool granted);
+
+/* The broker has nothing of the topic any more. */
+void nl_subscriptions_forget(struct nl_topic *t);
 
 #endif
