@@ -235,7 +235,7 @@ static struct nl_subscriptions *make_subscriptions(struct nl_session *s,
 
     if (start == NL_REPORTED_UNKNOWN && is_vendor(s->config->url))
         start = NL_REPORTED_YES;
-    return nl_subscriptions_new(&l, &ops, start, s->seed);
+    return nl_subscriptions_new(&l, &ops, start, s->config->filters_reported == NL_AUTO, s->seed);
 }
 
 static void forward_rejected(void *ctx, uid_t uid, const char *topic) {
@@ -770,6 +770,13 @@ void nl_session_stop(struct nl_session *s, uint64_t now_ms) {
 
 /* ---- telling about it ---- */
 
+static const char *reported_name(const struct nl_session *s) {
+    static const char *const names[] = {
+        [NL_REPORTED_UNKNOWN] = "unknown", [NL_REPORTED_YES] = "yes", [NL_REPORTED_NO] = "no"};
+
+    return names[nl_subscriptions_reported(s->subscriptions)];
+}
+
 void nl_session_describe(const struct nl_session *s, struct nl_object *o, uint64_t now_ms) {
     nl_object_cstr(o, "session", nl_session_name(s));
     nl_object_cstr(o, "status", status_word(s, s->state));
@@ -784,6 +791,7 @@ void nl_session_describe(const struct nl_session *s, struct nl_object *o, uint64
     if (s->state == NL_SESSION_WAITING)
         nl_object_int(o, "nextAttemptMs", s->due_ms > now_ms ? (int64_t)(s->due_ms - now_ms) : 0);
     nl_object_cstr(o, "actorTokenId", s->identity.actor_token_id);
+    nl_object_cstr(o, "filtersReported", reported_name(s));
     nl_object_int(o, "subscriptions", (int64_t)nl_subscriptions_topics(s->subscriptions));
     if (nl_subscriptions_refused(s->subscriptions) > 0)
         nl_object_int(o, "refused", (int64_t)nl_subscriptions_refused(s->subscriptions));
