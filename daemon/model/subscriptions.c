@@ -14,12 +14,13 @@
 
 struct nl_subscriptions *nl_subscriptions_new(const struct nl_subscriptions_limits *limits,
                                               const struct nl_subscriptions_ops *ops,
-                                              enum nl_reported reported, uint64_t seed) {
+                                              enum nl_reported reported, bool learns, uint64_t seed) {
     struct nl_subscriptions *s = nl_calloc(1, sizeof(*s));
 
     s->limits = *limits;
     s->ops = *ops;
     s->reported = reported;
+    s->learns = learns;
     s->seed = seed;
     nl_buffer_init(&s->scratch);
     nl_turns_init(&s->turns);
@@ -37,6 +38,7 @@ static struct nl_topic *topic_for(struct nl_subscriptions *s, struct nl_slice na
     t->name = nl_strndup((const char *)name.ptr, name.len);
     t->len = name.len;
     t->turn.topic = t;
+    nl_seen_init(&t->keys);
     nl_wishes_init(&t->wishes);
     HASH_ADD_KEYPTR(hh, s->topics, t->name, t->len, t);
     return t;
@@ -103,6 +105,7 @@ static void topic_free(struct nl_subscriptions *s, struct nl_topic *t) {
     set_refused(s, t, false);
     HASH_DEL(s->topics, t);
     nl_wishes_deinit(&t->wishes);
+    nl_seen_deinit(&t->keys);
     free(t->name);
     free(t);
 }
@@ -230,14 +233,17 @@ static struct nl_topic *topic_of(const struct nl_subscription *sub) {
     return (struct nl_topic *)(void *)((char *)sub->wishes - offsetof(struct nl_topic, wishes));
 }
 
-static void remove_subscription(struct nl_subscription *sub) {
+static void remove_subscription(struct nl_subscriptions *s, struct nl_subscription *sub) {
+    const struct nl_topic *t = topic_of(sub);
+
     nl_quota_give(&sub->peer->quota->subscriptions, 1);
     nl_wishes_remove(sub);
+    s->wished -= !wished(t);
 }
 
-static void undo(struct nl_subscription *sub) {
+static void undo(struct nl_subscriptions *s, struct nl_subscription *sub) {
     if (sub->fresh)
-        remove_subscription(sub);
+        remove_subscription(s, sub);
     else
         nl_wishes_undo(sub);
 }
@@ -303,6 +309,7 @@ static struct nl_subscription *fresh_subscription(struct nl_subscriptions *s, st
     uint8_t qos = c->qos < 0 ? s->limits.qos : (uint8_t)c->qos;
 
     c->peer->quota->subscriptions++;
+    s->wished += !wished(c->topic);
     return nl_wishes_add(&c->topic->wishes, c->peer, qos);
 }
 
@@ -352,11 +359,11 @@ static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c,
 }
 
 /* Unsubscribing takes effect here and now; only its answer may wait. */
-static void apply_unsubscribe(const struct nl_change *c) {
+static void apply_unsubscribe(struct nl_subscriptions *s, const struct nl_change *c) {
     struct nl_subscription *sub = nl_wishes_find(&c->topic->wishes, c->peer);
 
     if (sub != NULL)
-        remove_subscription(sub);
+        remove_subscription(s, sub);
 }
 
 /* An unsubscribe waits for the outcome of what the same client asked before. */
@@ -376,7 +383,7 @@ static void apply_first(struct nl_subscriptions *s, struct nl_topic *t) {
     enum nl_error error = NL_OK;
 
     if (c->type == NL_REQUEST_UNSUBSCRIBE)
-        apply_unsubscribe(c);
+        apply_unsubscribe(s, c);
     else
         error = apply_wish(s, c, &hint);
     if (error != NL_OK) {
@@ -497,7 +504,7 @@ void nl_subscriptions_leave(struct nl_subscriptions *s, struct nl_peer *peer, ui
         struct nl_subscription *sub = peer->subscriptions;
         struct nl_topic *t = topic_of(sub);
 
-        remove_subscription(sub);
+        remove_subscription(s, sub);
         settle(s, t, now_ms);
     }
 }
@@ -527,6 +534,7 @@ static void granted(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now
     t->held = op != OP_UNSUBSCRIBE;
     t->qos = op == OP_SUBSCRIBE ? t->asked_qos : 1;
     t->settled_ms = now_ms;
+    nl_seen_deinit(&t->keys);
     move(s, t, IDLE);
     restored(s, t);
     set_refused(s, t, false);
@@ -556,7 +564,7 @@ static void refuse_waiting(struct nl_subscriptions *s, struct nl_topic *t, const
 
         answer(s, c, outcome_line(c, frame, error));
         if (sub != NULL && sub->changes == 0)
-            undo(sub);
+            undo(s, sub);
     }
 }
 
@@ -730,12 +738,66 @@ void nl_subscriptions_down(struct nl_subscriptions *s, uint64_t now_ms) {
     }
 }
 
+/* ---- what messages prove ---- */
+
+/* Filters that only work where the broker tells them. */
+static bool unservable(const struct nl_topic *t) {
+    return t->wishes.filtered > 0 && nl_subscriptions_wants_all(t);
+}
+
+/* Refuses all that waits of one subscription, which is as before. */
+static void refuse_subscription(struct nl_subscriptions *s, struct nl_topic *t, struct nl_subscription *sub) {
+    struct nl_change *c, *tmp;
+
+    DL_FOREACH_SAFE(t->waiting, c, tmp) {
+        if (c->subscription == sub)
+            answer(s, c, refusal_line(c, NL_ERROR_WISH_CONFLICT, conflict_hint));
+    }
+    undo(s, sub);
+}
+
+static struct nl_subscription *newest_asked(const struct nl_topic *t) {
+    struct nl_subscription *sub = NULL;
+    const struct nl_change *c;
+
+    DL_FOREACH(t->waiting, c) {
+        if (c->subscription != NULL)
+            sub = c->subscription;
+    }
+    return sub;
+}
+
+static void tell_unserved(struct nl_subscriptions *s, const struct nl_topic *t) {
+    struct nl_line *line = nl_error_line(NL_ERROR_WISH_CONFLICT, NULL, NULL, topic_name(t), conflict_hint);
+    struct nl_subscription *sub;
+
+    DL_FOREACH2(t->wishes.subscriptions, sub, topic_next) {
+        if (sub->filters.count > 0)
+            s->ops.error(s->ops.ctx, sub->peer, nl_line_ref(line));
+    }
+    nl_line_unref(line);
+}
+
+void nl_subscriptions_hidden(struct nl_subscriptions *s, uint64_t now_ms) {
+    struct nl_subscription *sub;
+    struct nl_topic *t, *tmp;
+
+    s->reported = NL_REPORTED_NO;
+    HASH_ITER(hh, s->topics, t, tmp) {
+        while (unservable(t) && (sub = newest_asked(t)) != NULL)
+            refuse_subscription(s, t, sub);
+        if (unservable(t))
+            tell_unserved(s, t);
+        settle(s, t, now_ms);
+    }
+}
+
 enum nl_reported nl_subscriptions_reported(const struct nl_subscriptions *s) {
     return s->reported;
 }
 
 uint64_t nl_subscriptions_topics(const struct nl_subscriptions *s) {
-    return HASH_COUNT(s->topics);
+    return s->wished;
 }
 
 uint64_t nl_subscriptions_refused(const struct nl_subscriptions *s) {

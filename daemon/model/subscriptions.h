@@ -41,7 +41,20 @@
 #define NL_GRANT_MS 5000  /* how long after a subscribe or added filter retained messages may come */
 #define NL_SETTLE_MS 5000 /* how long after a change upstream a filter in a message proves nothing */
 
-/* Does the broker tell subscribers without filters the filter of a message? */
+/*
+ * Does the broker tell subscribers without filters the filter of a message? What messages prove to who
+ * learns:
+ *
+ *   no, for good     a message whose filter is "#"
+ *   yes, until then  a message with its filter, or without one, on a subscription without filters, that
+ * cannot be a retained one: those have their filter everywhere. They come after a change upstream, one for
+ * each filter; so it proves something when the last change is NL_SETTLE_MS ago, or when it is the second one
+ * with this filter since the change (told apart by msgId).
+ *
+ * On a no after a yes, requests that can no longer be served are refused with wish_conflict, the newest
+ * first, and holders whose filters no longer work get one error event wish_conflict: their wish stays, and
+ * works again when the client that wants everything leaves.
+ */
 enum nl_reported { NL_REPORTED_UNKNOWN, NL_REPORTED_YES, NL_REPORTED_NO };
 
 struct nl_subscriptions_ops {
@@ -75,7 +88,8 @@ struct nl_subscriptions;
 
 struct nl_subscriptions *nl_subscriptions_new(const struct nl_subscriptions_limits *limits,
                                               const struct nl_subscriptions_ops *ops,
-                                              enum nl_reported reported, uint64_t seed);
+                                              enum nl_reported reported, bool learns,
+                                              uint64_t seed); /* learns: reported is only a first guess */
 struct nl_subscriptions *
 nl_subscriptions_free(struct nl_subscriptions *s); /* asserts that nobody holds anything */
 

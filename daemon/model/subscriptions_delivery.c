@@ -2,15 +2,31 @@
 /* The way of a message to the clients that wish it, and what it tells about the broker. */
 #include "daemon/model/subscriptions_private.h"
 
-/* What a message's filter field tells about the broker; see DESIGN: proof of no is final. */
-static void learn_reported(struct nl_subscriptions *s, const struct nl_topic *t, const struct nl_delivery *d,
+/* Is it certain that the message, which has its filter or none, is not a retained one? See subscriptions.h.
+ */
+static bool surely_live(const struct nl_subscriptions *s, struct nl_topic *t, const struct nl_delivery *d,
+                        uint64_t now_ms) {
+    uint64_t key = nl_seen_hash(d->key, s->seed);
+    bool second = nl_seen_has(&t->keys, key);
+
+    if (now_ms - t->settled_ms >= NL_SETTLE_MS)
+        return true;
+    if (d->msg_hash == 0)
+        return false;
+    if (!second)
+        nl_seen_add(&t->keys, key);
+    return second && !nl_wishes_seen(&t->wishes, d->msg_hash);
+}
+
+/* What a message's filter field tells about the broker. */
+static void learn_reported(struct nl_subscriptions *s, struct nl_topic *t, const struct nl_delivery *d,
                            const struct nl_frame *message, uint64_t now_ms) {
-    if (d->hidden) {
-        s->reported = NL_REPORTED_NO;
+    if (!s->learns || s->reported == NL_REPORTED_NO)
         return;
-    }
-    if (s->reported == NL_REPORTED_UNKNOWN && t->held && t->wishes.everything.upstream && t->op == OP_NONE &&
-        now_ms - t->settled_ms >= NL_SETTLE_MS && !message->is_replay)
+    if (d->hidden)
+        nl_subscriptions_hidden(s, now_ms);
+    else if (s->reported == NL_REPORTED_UNKNOWN && t->held && t->wishes.everything.upstream &&
+             t->op == OP_NONE && !message->is_replay && surely_live(s, t, d, now_ms))
         s->reported = NL_REPORTED_YES;
 }
 
@@ -33,10 +49,12 @@ unsigned nl_subscriptions_deliver(struct nl_subscriptions *s, const struct nl_fr
     if (t == NULL)
         return 0;
     read_filter(&d, message);
-    learn_reported(s, t, &d, message, now_ms);
-    if (NL_FRAME_HAS(message, msg_id))
+    if (NL_FRAME_HAS(message, msg_id) && message->msg_id.len > 0)
         d.msg_hash = nl_seen_hash(message->msg_id, s->seed);
-    return nl_wishes_deliver(&t->wishes, &d, now_ms, receive, ctx);
+    learn_reported(s, t, &d, message, now_ms);
+    /* What was learnt can have taken the last wish away. */
+    t = nl_subscriptions_find(s, message->topic);
+    return t == NULL ? 0 : nl_wishes_deliver(&t->wishes, &d, now_ms, receive, ctx);
 }
 
 static struct nl_slice key_slice(const char *filter_key) {

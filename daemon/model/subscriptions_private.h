@@ -53,6 +53,7 @@ struct nl_topic {
     uint64_t due_ms;     /* IN_FLIGHT: its deadline; ABANDONED: the fence's; REFUSED: when to try again */
     uint64_t fence;      /* ABANDONED: the heartbeat behind it */
     uint64_t settled_ms; /* the last change upstream */
+    struct nl_seen keys; /* of messages since then; only while reported is unknown */
     struct nl_topic *prev, *next; /* in the list of its place */
     UT_hash_handle hh;            /* in nl_subscriptions.topics */
 };
@@ -61,6 +62,7 @@ struct nl_subscriptions {
     struct nl_subscriptions_limits limits;
     struct nl_subscriptions_ops ops;
     enum nl_reported reported;
+    bool learns; /* reported follows what messages show */
     uint64_t seed;
     bool up;
     struct nl_topic *topics;        /* by name */
@@ -68,6 +70,7 @@ struct nl_subscriptions {
     struct nl_turns turns;          /* of READY ones; IN_FLIGHT and ABANDONED ones hold a slot */
     uint64_t restoring;
     uint64_t refused;
+    uint64_t wished;          /* topics */
     struct nl_buffer scratch; /* filters of the frame being sent */
 };
 
@@ -86,6 +89,12 @@ static inline bool wished(const struct nl_topic *t) {
 static inline struct nl_slice topic_name(const struct nl_topic *t) {
     return nl_slice(t->name, t->len);
 }
+
+/* ---- subscriptions.c ---- */
+
+/* The broker turned out to hide filters: what was granted, or asked for, under another belief is put right.
+ */
+void nl_subscriptions_hidden(struct nl_subscriptions *s, uint64_t now_ms);
 
 /* ---- subscriptions_upstream.c ---- */
 

@@ -346,9 +346,13 @@ static unsigned deliver_to(struct nl_key *key, const struct nl_delivery *d, bool
     return n;
 }
 
+bool nl_wishes_seen(const struct nl_wishes *w, uint64_t msg_hash) {
+    return msg_hash != 0 && nl_seen_has(&w->seen, msg_hash);
+}
+
 unsigned nl_wishes_deliver(struct nl_wishes *w, const struct nl_delivery *d, uint64_t now_ms,
                            nl_receive_fn *receive, void *ctx) {
-    bool seen = d->msg_hash != 0 && nl_seen_has(&w->seen, d->msg_hash);
+    bool seen = nl_wishes_seen(w, d->msg_hash);
     struct nl_key *key = NULL;
     unsigned n;
 

@@ -128,6 +128,9 @@ struct nl_delivery {
     uint64_t serial;              /* of this message; a peer gets each serial once */
 };
 
+/* Was a message with this hash of its msgId delivered on the topic before? */
+bool nl_wishes_seen(const struct nl_wishes *w, uint64_t msg_hash);
+
 /*
  * Calls receive for each client that gets the message. A message seen before goes only to
  * clients with a grant. Returns how many got it.

@@ -339,3 +339,76 @@ def test_a_heartbeat_that_does_not_come_back_behind_a_request(kraken: Broker) ->
             assert asker.receive(id=2)["pending"] is True
             assert asker.receive(id=3)["type"] == "unsubscribed"
             holder.receive(type="reconnect")
+
+
+def test_filters_that_are_told_are_found_out(cloud: Broker) -> None:
+    """The second message with the same filter proves it, however short ago the subscription is."""
+    bob = wsclient.Client(cloud.url, "tok-bob")
+    with Daemon({"default": alice(cloud.url)}) as daemon:
+        daemon.wait_status(filtersReported="unknown")
+        with daemon.client() as everything, daemon.client() as filtered:
+            everything.ok(type="subscribe", topic=TOPIC)
+            filtered.refused("wish_conflict", type="subscribe", topic=TOPIC, filters=["a"])
+            for n in range(2):
+                bob.publish(TOPIC, n, filter="a")
+                everything.message(n, filter="a")
+            assert daemon.status()["filtersReported"] == "yes"
+            filtered.ok(type="subscribe", topic=TOPIC, filters=["a"])
+            bob.publish(TOPIC, "to a", filter="a")
+            bob.publish(TOPIC, "to b", filter="b")
+            filtered.message("to a")
+            filtered.nothing_else()
+    bob.socket.close()
+
+
+def test_a_topic_works_on_when_filters_turn_out_hidden(cloud: Broker) -> None:
+    """What was judged by filters that are told cannot be served any more: it is answered, and holders are told."""
+    hidden = {"type": "message", "topic": TOPIC, "data": 0, "filter": "#"}
+    with Daemon({"default": alice(cloud.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as everything, daemon.client() as filtered, daemon.client() as third:
+            everything.ok(type="subscribe", topic=TASKS)
+            for n in range(2):
+                cloud.inject(frame={"type": "message", "topic": TASKS, "data": n, "msgId": f"m{n}"}, token="tok-alice")
+                everything.message(n)
+            everything.ok(type="subscribe", topic=TOPIC)
+            filtered.ok(type="subscribe", topic=TOPIC, filters=["a"])
+            cloud.inject(frame=hidden, token="tok-alice")
+            event = filtered.receive(type="error")
+            assert event["error"] == "wish_conflict" and event["topic"] == TOPIC and "request" not in event
+            assert daemon.status()["filtersReported"] == "no"
+            third.refused("wish_conflict", type="subscribe", topic=TOPIC)
+            filtered.ok(type="unsubscribe", topic=TOPIC)
+            third.ok(type="subscribe", topic=TOPIC)
+            filtered.nothing_else()
+
+
+def test_a_configured_yes_stays(cloud: Broker) -> None:
+    with Daemon({"default": alice(cloud.url, filters_reported="yes")}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as everything, daemon.client() as filtered:
+            everything.ok(type="subscribe", topic=TOPIC)
+            cloud.inject(frame={"type": "message", "topic": TOPIC, "data": 0, "filter": "#"}, token="tok-alice")
+            everything.message(0)
+            filtered.ok(type="subscribe", topic=TOPIC, filters=["a"])
+
+
+def test_messages_with_an_empty_id_are_all_delivered(broker: Broker, connect: Connect) -> None:
+    client = connect()
+    client.ok(type="subscribe", topic=TOPIC)
+    for n in range(3):
+        broker.inject(frame={"type": "message", "topic": TOPIC, "data": n, "msgId": ""}, token="tok-alice")
+        client.message(n)
+
+
+def test_status_counts_the_topics_that_are_wanted(kraken: Broker) -> None:
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status(subscriptions=0)
+        with daemon.client() as one, daemon.client() as two:
+            one.ok(type="subscribe", topic=TOPIC)
+            two.ok(type="subscribe", topic=TOPIC)
+            two.ok(type="subscribe", topic=TASKS)
+            assert daemon.status()["subscriptions"] == 2
+            kraken.mute(type="unsubscribe", count=1)
+            two.send(type="unsubscribe", topic=TASKS)
+            assert two.ok(type="status")["subscriptions"] == 1

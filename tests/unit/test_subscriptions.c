@@ -423,6 +423,10 @@ static void check_delivery(struct world *w, unsigned t, const struct nl_peer *ex
         nl_buffer_deinit(&filter);
         for (unsigned p = 0; p < PEERS; p++) {
             bool wants = comes(w->has[p][t], key) && &w->peers[p] != except;
+
+            /* Wishes that became unservable, of which their holders were told. */
+            if (except == NULL && hidden && w->has[p][t] != ALL)
+                wants = false;
             assert_int_equal(w->received[p], wants);
             n -= wants;
         }
@@ -509,7 +513,7 @@ static void world_start(struct world *w, uint64_t seed, const struct nl_subscrip
     }
     for (unsigned t = 0; t < TOPICS; t++)
         w->broker[t] = NONE;
-    w->s = nl_subscriptions_new(limits, &ops, w->reported, seed);
+    w->s = nl_subscriptions_new(limits, &ops, w->reported, w->reported != NL_REPORTED_NO, seed);
 }
 
 static void world_init(struct world *w, uint64_t seed) {
@@ -543,8 +547,28 @@ static void world_deinit(struct world *w) {
     nl_quotas_deinit(&w->quotas);
 }
 
+/* The broker that told filters hides them from now on. */
+static void flip(struct world *w) {
+    struct nl_frame m = {.type = NL_FRAME_MESSAGE};
+    struct nl_buffer filter;
+    bool known;
+
+    nl_buffer_init(&filter);
+    nl_pack_str(&filter, nl_slice_str("#"));
+    NL_FRAME_SET(&m, topic, nl_slice_str(topic_names[pick(w, TOPICS)]));
+    NL_FRAME_SET(&m, filter, nl_slice(filter.bytes, filter.len));
+    nl_subscriptions_deliver(w->s, &m, ++w->serial, w->now, receive, w, &known);
+    nl_buffer_deinit(&filter);
+    if (known)
+        w->reported = NL_REPORTED_NO;
+    assert_int_equal(nl_subscriptions_reported(w->s), w->reported);
+}
+
 static void step(struct world *w) {
     unsigned what = pick(w, 100);
+
+    if (w->reported == NL_REPORTED_YES && w->up && pick(w, 150) == 0)
+        flip(w);
 
     if (what < 45)
         random_request(w);
@@ -797,6 +821,146 @@ static void test_what_proves_that_filters_are_told(void **state) {
     world_done(w);
 }
 
+/* Of retained messages there is one for each filter: the second with the same one is live. */
+static void test_the_second_message_with_a_filter_proves_it(void **state) {
+    static const char *const keys[] = {"a", NULL};
+
+    (void)state;
+    for (unsigned k = 0; k < 2; k++) {
+        struct world *w = world_up(NL_REPORTED_UNKNOWN);
+        bool known;
+
+        send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, ALL);
+        run(w);
+        deliver(w, "m1", keys[k], &known);
+        deliver(w, "m2", "b", &known);
+        deliver(w, "m1", keys[k], &known); /* the same one again */
+        deliver(w, NULL, keys[k], &known); /* no telling whether it is */
+        assert_int_equal(nl_subscriptions_reported(w->s), NL_REPORTED_UNKNOWN);
+        link_down(w);
+        link_up(w);
+        run(w);
+        deliver(w, "m3", keys[k], &known); /* after a change all retained ones come again */
+        assert_int_equal(nl_subscriptions_reported(w->s), NL_REPORTED_UNKNOWN);
+        deliver(w, "m4", keys[k], &known);
+        assert_int_equal(nl_subscriptions_reported(w->s), NL_REPORTED_YES);
+        world_done(w);
+    }
+}
+
+static void test_what_is_configured_is_not_learned(void **state) {
+    static const enum nl_reported configured[] = {NL_REPORTED_YES, NL_REPORTED_NO};
+    struct nl_subscriptions_limits limits = {
+        .request_timeout_ms = TIMEOUT_MS, .fence_timeout_ms = FENCE_MS, .refused_interval_ms = REFUSED_MS};
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct nl_subscriptions_ops ops = {.send = on_send, .answer = on_answer};
+        struct world *w = nl_calloc(1, sizeof(*w));
+        bool known;
+
+        world_start(w, 1, &limits);
+        nl_subscriptions_free(w->s);
+        ops.ctx = w;
+        w->s = nl_subscriptions_new(&limits, &ops, configured[i], false, 1);
+        w->refuse = w->ignore = 0;
+        link_up(w);
+        send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, ALL);
+        run(w);
+        w->now += NL_SETTLE_MS;
+        deliver(w, "m1", "a", &known);
+        assert_int_equal(nl_subscriptions_reported(w->s), configured[i]);
+        deliver(w, "m2", "#", &known);
+        assert_int_equal(nl_subscriptions_reported(w->s), configured[i]);
+        world_done(w);
+    }
+}
+
+/* Two changes that together need filters to be told wait for the broker when it turns out to hide them. */
+static void test_what_waits_when_filters_turn_out_hidden(void **state) {
+    struct world *w = world_up(NL_REPORTED_YES);
+    bool known;
+
+    (void)state;
+    send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, 1);
+    run(w);
+    send_request(w, 0, 0, NL_REQUEST_ADD_FILTERS, 2);
+    nl_subscriptions_run(w->s, w->now);
+    send_request(w, 1, 0, NL_REQUEST_SUBSCRIBE, ALL);
+    send_request(w, 0, 0, NL_REQUEST_ADD_FILTERS, 4);
+    broker_step(w);
+    nl_subscriptions_run(w->s, w->now);
+    assert_true(w->asked[2].open && w->asked[3].open);
+    deliver(w, "m1", "#", &known);
+    assert_string_equal(w->last_error, "wish_conflict");
+    assert_false(w->asked[2].open || w->asked[3].open);
+    assert_int_equal(w->errors, 0);
+    w->reported = NL_REPORTED_NO;
+    run(w);
+    assert_int_equal(w->has[0][0], 1 | 2);
+    /* The topic works for all. */
+    send_request(w, 0, 0, NL_REQUEST_UNSUBSCRIBE, 0);
+    send_request(w, 2, 0, NL_REQUEST_SUBSCRIBE, ALL);
+    run(w);
+    assert_int_equal(w->has[2][0], ALL);
+    check_quiet(w);
+    world_done(w);
+}
+
+static void test_who_holds_when_filters_turn_out_hidden(void **state) {
+    struct world *w = world_up(NL_REPORTED_YES);
+    bool known;
+
+    (void)state;
+    send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, 1);
+    send_request(w, 1, 0, NL_REQUEST_SUBSCRIBE, ALL);
+    send_request(w, 2, 0, NL_REQUEST_SUBSCRIBE, 2);
+    send_request(w, 3, 1, NL_REQUEST_SUBSCRIBE, 2);
+    run(w);
+    assert_int_equal(deliver(w, "m1", "#", &known), 1);
+    assert_int_equal(w->errors, 2);
+    deliver(w, "m2", "#", &known);
+    assert_int_equal(w->errors, 2);
+    w->reported = NL_REPORTED_NO;
+    run(w);
+    check_quiet(w);
+    /* Their wishes work again when nobody wants everything. */
+    send_request(w, 1, 0, NL_REQUEST_UNSUBSCRIBE, 0);
+    run(w);
+    assert_int_equal(w->broker[0], 1 | 2);
+    check_quiet(w);
+    world_done(w);
+}
+
+static void test_an_empty_message_id_is_none(void **state) {
+    struct world *w = world_up(NL_REPORTED_NO);
+    bool known;
+
+    (void)state;
+    send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, ALL);
+    run(w);
+    assert_int_equal(deliver(w, "", "#", &known), 1);
+    assert_int_equal(deliver(w, "", "#", &known), 1);
+    world_done(w);
+}
+
+static void test_topics_that_somebody_wishes_are_counted(void **state) {
+    struct world *w = world_up(NL_REPORTED_NO);
+
+    (void)state;
+    send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, ALL);
+    send_request(w, 1, 0, NL_REQUEST_SUBSCRIBE, ALL);
+    send_request(w, 1, 1, NL_REQUEST_SUBSCRIBE, ALL);
+    run(w);
+    assert_int_equal(nl_subscriptions_topics(w->s), 2);
+    send_request(w, 1, 1, NL_REQUEST_UNSUBSCRIBE, 0);
+    nl_subscriptions_run(w->s, w->now);
+    assert_true(w->outstanding[1]);
+    assert_int_equal(nl_subscriptions_topics(w->s), 1);
+    run(w);
+    world_done(w);
+}
+
 /* A broker that answers nothing: what waits for it is bounded, and what was there is not touched. */
 static void test_requests_that_wait_are_bounded(void **state) {
     struct nl_subscriptions_limits limits = {.request_timeout_ms = TIMEOUT_MS,
@@ -941,6 +1105,12 @@ int main(void) {
         cmocka_unit_test(test_restored_topics_that_nobody_wants),
         cmocka_unit_test(test_what_was_seen_goes_to_who_asked_for_it),
         cmocka_unit_test(test_what_proves_that_filters_are_told),
+        cmocka_unit_test(test_the_second_message_with_a_filter_proves_it),
+        cmocka_unit_test(test_what_is_configured_is_not_learned),
+        cmocka_unit_test(test_what_waits_when_filters_turn_out_hidden),
+        cmocka_unit_test(test_who_holds_when_filters_turn_out_hidden),
+        cmocka_unit_test(test_an_empty_message_id_is_none),
+        cmocka_unit_test(test_topics_that_somebody_wishes_are_counted),
         cmocka_unit_test(test_requests_that_wait_are_bounded),
         cmocka_unit_test(test_bytes_of_filters_are_bounded),
         cmocka_unit_test(test_bytes_are_counted_by_user),
