@@ -2,6 +2,7 @@
 """Clients that read slowly or not at all: bounded, told, and nobody else notices."""
 
 import select
+import signal
 import time
 from pathlib import Path
 from threading import Thread
@@ -178,6 +179,21 @@ def test_who_reads_while_it_asks_gets_every_answer(kraken: Broker, line: bytes) 
                     other.ok(type="ping")
             writer.join()
             eager.nothing_else()
+
+
+def test_others_have_their_turn_between(kraken: Broker) -> None:
+    """Although all of what the first one wrote is there: the broker is the witness of the order."""
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as eager, daemon.client() as modest:
+            daemon.signal(signal.SIGSTOP)
+            eager.write(b"".join(b'{"type":"subscribe","topic":"demo/ops/%d"}\n' % n for n in range(2000)))
+            modest.send(type="subscribe", topic=TOPIC, id=1)
+            daemon.signal(signal.SIGCONT)
+            assert modest.receive(id=1)["type"] == "subscribed"
+            wait_until(lambda: len(kraken.received("subscribe")) == 2001, "all are asked for")
+            order = [entry["topic"] for entry in kraken.received("subscribe")]
+            assert order.index(TOPIC) < 1000
 
 
 def test_a_burst_is_not_a_slow_client(kraken: Broker) -> None:
