@@ -159,3 +159,30 @@ def test_all_that_a_client_wrote_before_it_closed_is_taken(kraken: Broker, betwe
                     client.write(between + b'{"type":"publish","topic":"demo/ops/events","data":%d,"id":%d}\n' % (n, n))
             kraken.wait_for(what="accepts", count=cycle * count)
         assert [entry["data"] for entry in kraken.accepts()] == list(range(count)) * 5
+
+
+def test_more_answers_than_may_wait(kraken: Broker) -> None:
+    """Reading pauses until they are read, and the end of what the client sent is still found."""
+    count = 5000
+    with Daemon({"default": alice(kraken.url)}, {"client_output_limit": 64 * 1024}) as daemon:
+        daemon.wait_status()
+        with daemon.client(receive_buffer=4096) as client:
+            client.write(b"x\n" * count + b'{"type":"publish","topic":"demo/ops/events","data":1}')
+            client.half_close()
+            assert len(client.ended()) == count
+        kraken.wait_for(what="accepts", count=1)
+
+
+def test_one_that_goes_away_while_its_answers_wait(kraken: Broker) -> None:
+    """What was not read of it for that reason is read then."""
+    count = 2000
+    kraken.configure(rateLimit=0)
+    with Daemon({"default": alice(kraken.url, publish_rate=0)}, {"client_output_limit": 64 * 1024}) as daemon:
+        daemon.wait_status()
+        with daemon.client(receive_buffer=4096) as client:
+            client.write(b"".join(b'x\nx\n{"type":"publish","topic":"demo/ops/events","data":%d}\n' % n
+                                  for n in range(count)))
+            kraken.wait_for(what="accepts", count=1)
+            assert len(kraken.accepts()) < count, "it is held back"
+        kraken.wait_for(what="accepts", count=count)
+        assert [entry["data"] for entry in kraken.accepts()] == list(range(count))
