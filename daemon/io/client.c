@@ -277,6 +277,16 @@ static void written(struct nl_client *c, size_t bytes) {
     nl_output_written(&c->output, bytes);
 }
 
+/* Counts what the kernel has taken of a line that is being written, which may be most of what waits. */
+static void count_partly_written(struct nl_client *c) {
+    size_t left = uv_stream_get_write_queue_size((uv_stream_t *)&c->pipe);
+
+    if (!c->writing || left == 0 || left >= c->write_bytes)
+        return;
+    written(c, c->write_bytes - left);
+    c->write_bytes = left;
+}
+
 static void on_written(uv_write_t *request, int status) {
     struct nl_client *c = request->data;
 
@@ -422,6 +432,7 @@ static void judge(struct nl_client *c) {
 
     if (c->condemned || c->deaf)
         return;
+    count_partly_written(c);
     if (config->slow_consumer == NL_SLOW_DROP)
         drop_what_is_too_much(c);
     if (nl_backlog_too_slow(&c->backlog, c->output.bytes, config->client_output_limit, now_ms) &&

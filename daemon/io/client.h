@@ -47,8 +47,8 @@ struct nl_client {
     struct nl_peer peer; /* first: a peer is its client */
     struct nl_server *server;
     uv_pipe_t pipe;
-    uv_write_t write; /* one at most: of the first line that waits */
-    size_t write_bytes;
+    uv_write_t write;   /* one at most: of the first line that waits */
+    size_t write_bytes; /* of it, that are not known to be written */
     struct nl_line_reader reader;
     struct nl_output output;
     struct nl_dropped *dropped;

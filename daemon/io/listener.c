@@ -105,6 +105,7 @@ static int give_rights(const struct nl_daemon_config *config) {
     gid_t gid = (gid_t)-1;
 
     if (config->socket_group != NULL) {
+        /* cppcheck-suppress getgrnamCalled ; no other thread asks for groups */
         struct group *group = getgrnam(config->socket_group);
         if (group == NULL) {
             nl_log_error("socket_group: there is no group %s", config->socket_group);
