@@ -1,17 +1,30 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # From nothing to a message: installs what is missing, builds, starts the stand-in broker and nolagd,
-# subscribes in one process, publishes from another, prints what arrived, and stops everything.
+# subscribes in one process, publishes from another, prints what arrived, and stops everything;
+# with --keep not before Ctrl-C, so that the examples of README.md can be tried. Builds in NL_BUILD (build).
 set -eu
 cd "$(dirname "$0")/.."
 . tests/setup.sh
+
+build=${NL_BUILD:-build}
+keep=no
+case "$#:${1:-}" in
+0:) ;;
+1:--keep) keep=yes ;;
+*)
+    echo "usage: sh tests/quickstart.sh [--keep]" >&2
+    exit 2
+    ;;
+esac
 
 echo "== packages"
 # shellcheck disable=SC2086 # lists of words
 nl_install $NL_BUILD_PACKAGES $NL_BROKER_PACKAGES
 
 echo "== build"
-nl_build build
+nl_build "$build"
+nolag=$build/clients/nolag
 
 work=$(mktemp -d)
 pids=
@@ -44,10 +57,6 @@ holds() {
     grep -q "$2" "$1" 2>/dev/null
 }
 
-subscribed() {
-    build/clients/nolag status --json | grep -q '"subscriptions":1'
-}
-
 echo "== the stand-in broker"
 tests/broker/nolag-devbroker --port 0 --auth tests/broker/auth.json >"$work/broker.log" 2>&1 &
 pids="$! $pids"
@@ -64,21 +73,27 @@ cat >"$work/nolagd.conf" <<CONF
 url = $url
 token_file = $work/token
 CONF
-build/daemon/nolagd --config "$work/nolagd.conf" --socket "$work/nolagd.sock" 2>"$work/nolagd.log" &
+"$build/daemon/nolagd" --config "$work/nolagd.conf" --socket "$work/nolagd.sock" 2>"$work/nolagd.log" &
 pids="$! $pids"
 what="nolagd is connected"
 wait_for holds "$work/nolagd.log" 'connected'
 export NOLAGD_SOCKET="$work/nolagd.sock"
-build/clients/nolag status
+"$nolag" status
 
 echo "== one process subscribes to demo/ops/events, another publishes"
-build/clients/nolag sub -t demo/ops/events -C 1 -W 10 --verbose >"$work/received" &
+"$nolag" sub -t demo/ops/events -C 1 -W 10 --verbose -d >"$work/received" 2>"$work/sub.log" &
 subscriber=$!
 what="the subscription is made"
-wait_for subscribed
-build/clients/nolag pub -t demo/ops/events -m '{"text":"hello from another process"}'
+wait_for holds "$work/sub.log" '^nolag: subscribed'
+"$nolag" pub -t demo/ops/events -m '{"text":"hello from another process"}'
 wait "$subscriber"
 echo "received: $(cat "$work/received")"
+
+if [ "$keep" = yes ]; then
+    echo "== running until Ctrl-C; in another terminal, for the examples of README.md:"
+    echo "export NOLAGD_SOCKET=$work/nolagd.sock PATH=$(cd "$build" && pwd)/clients:\$PATH"
+    wait
+fi
 
 echo "== stop"
 stop
