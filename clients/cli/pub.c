@@ -22,7 +22,7 @@
 #define LINE_MAX_STDIN ((size_t)16 << 20)
 #define READ_SIZE ((size_t)64 << 10)
 #define STATUS_SECONDS 1.0 /* nolagd answers that by itself */
-#define NOTE_SECONDS 1.0   /* without an answer for that long, the user is told why */
+#define NOTE_SECONDS 1.0   /* without an answer for that long, nolagd is asked why */
 
 struct publisher {
     const struct nolag_options *o;
@@ -31,7 +31,7 @@ struct publisher {
     size_t per_item;   /* publishes that one payload makes: ids are numbered by item first */
     bool input_ended;  /* nothing more comes from stdin; the reader may still hold lines */
     bool input_paused; /* the reader holds lines that did not fit into the window */
-    bool asked_note;   /* no answer came for a while: why is asked, and told */
+    bool noted;        /* no answer came for a while, and why is told */
     bool asked_status; /* no answer came in time: the last question is why */
     bool over;         /* nothing more is to be awaited */
     uint64_t item;     /* the number of the payload: its line on stdin, or 1 */
@@ -48,7 +48,7 @@ static void fail(struct publisher *p, enum nolag_exit code) {
 static void restart_clock(struct publisher *p) {
     p->deadline = nolag_deadline(p->o, NOLAG_ANSWER_SECONDS);
     p->note_at = nolag_after(NOTE_SECONDS);
-    p->asked_note = false;
+    p->noted = false;
 }
 
 static bool is_full(const struct publisher *p) {
@@ -218,8 +218,9 @@ static void on_note(struct publisher *p, const struct nolag_event *e) {
         nolag_say_offline(e->line, "; nothing is sent before the broker takes the token");
         fail(p, NOLAG_DENIED);
         p->over = true;
-    } else if (!p->o->quiet) {
+    } else if (!p->o->quiet && !p->noted) {
         nolag_say_offline(e->line, "; waiting");
+        p->noted = true;
     }
 }
 
@@ -284,8 +285,8 @@ static void ask_status(struct publisher *p, const char *request) {
 
 /* The daemon lives or it does not; the session is connected or it is not: the exit code tells which. */
 static void on_deadline(struct publisher *p) {
-    if (!p->asked_note && !p->asked_status && nolag_now() < p->deadline) {
-        p->asked_note = true;
+    if (!p->asked_status && nolag_now() < p->deadline) {
+        p->note_at = nolag_after(NOTE_SECONDS);
         ask_status(p, "{\"type\":\"status\",\"id\":\"note\"}");
         return;
     }
@@ -320,7 +321,7 @@ static int64_t next_deadline(const struct publisher *p) {
         return p->deadline;
     if (p->sent == p->answered)
         return NOLAG_NEVER;
-    return p->asked_note || p->deadline < p->note_at ? p->deadline : p->note_at;
+    return p->deadline < p->note_at ? p->deadline : p->note_at;
 }
 
 static void turn(struct publisher *p) {

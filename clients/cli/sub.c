@@ -19,6 +19,11 @@
 
 #define FIRST_PAUSE 100 /* ms before --retry connects again; doubled up to the last one */
 #define LAST_PAUSE 5000
+#define LOOK_SECONDS 2.0 /* between looks at a session that is down: a refused token is no event */
+
+/* Questions for the status: one whose answer is told, and one that only looks for a refused token. */
+#define LOOK_AND_TELL "{\"type\":\"status\",\"id\":\"status\"}\n"
+#define LOOK "{\"type\":\"status\",\"id\":\"look\"}\n"
 
 struct subscriber {
     const struct nolag_options *o;
@@ -30,6 +35,8 @@ struct subscriber {
     bool pending;       /* some are answered, but wait for the session's connection */
     bool complete;      /* the broker has confirmed all of them, and that is told */
     size_t answers;     /* subscriptions that are answered */
+    bool down;          /* the session is not connected */
+    int64_t look_at;    /* then: when to ask for its status again */
     int64_t answers_by; /* when all of them must be */
     int64_t deadline;   /* of -W */
     int64_t seen;       /* messages shown */
@@ -104,11 +111,19 @@ static void check_complete(struct subscriber *s) {
         end(s, NOLAG_OK);
 }
 
+/* Asks for the status, whose answer is on_status()'s. */
+static void look(struct subscriber *s, const char *request) {
+    nolag_connection_send_bytes(&s->c, nl_slice_str(request));
+    nolag_connection_flush(&s->c);
+    s->down = true;
+    s->look_at = nolag_after(LOOK_SECONDS);
+}
+
 static void on_subscribed(struct subscriber *s, const struct nolag_event *e) {
     s->answers++;
-    /* Why it waits is asked for once; the answer is on_status()'s. */
+    /* Why it waits is told once. */
     if (e->pending.len && !s->pending)
-        nolag_connection_send(&s->c, nl_slice_str("{\"type\":\"status\",\"id\":\"status\"}"));
+        look(s, LOOK_AND_TELL);
     s->pending = s->pending || e->pending.len;
     check_complete(s);
 }
@@ -127,7 +142,7 @@ static void on_offline(struct subscriber *s, const struct nolag_event *e, bool t
 
 static void on_status(struct subscriber *s, const struct nolag_event *e) {
     if (!nolag_json_is(e->status, "connected"))
-        on_offline(s, e, !s->o->quiet);
+        on_offline(s, e, !s->o->quiet && nolag_json_is(e->id, "status"));
 }
 
 static void on_auth(struct subscriber *s, const struct nolag_event *e) {
@@ -151,7 +166,7 @@ static bool lose(struct subscriber *s, struct nl_slice topic) {
 static void on_error(struct subscriber *s, const struct nolag_event *e) {
     enum nolag_exit code;
 
-    if (nolag_json_is(e->id, "status"))
+    if (nolag_json_is(e->id, "status") || nolag_json_is(e->id, "look"))
         return;
     code = nolag_say_error(e, "");
     /* A refusal ends it, and so does the loss of this client itself. */
@@ -164,6 +179,8 @@ static void on_connection(struct subscriber *s, const struct nolag_event *e) {
 
     if (nolag_event_is(e, "disconnect")) {
         on_offline(s, e, s->talkative);
+        s->down = true;
+        s->look_at = nolag_after(LOOK_SECONDS);
         return;
     }
     session = nolag_text(e->session);
@@ -171,7 +188,7 @@ static void on_connection(struct subscriber *s, const struct nolag_event *e) {
         nolag_say("session %s is connected", session);
     free(session);
     /* nolagd says that when all subscriptions are there. */
-    s->pending = false;
+    s->pending = s->down = false;
     check_complete(s);
 }
 
@@ -224,17 +241,27 @@ static void on_deadline(struct subscriber *s) {
     end(s, NOLAG_TIMED_OUT);
 }
 
+/* The next time at which something is to be done although nothing comes. */
+static int64_t next_deadline(const struct subscriber *s) {
+    bool answered = s->answers == s->o->topics.count;
+    int64_t deadline = answered || s->deadline < s->answers_by ? s->deadline : s->answers_by;
+
+    return s->down && s->look_at < deadline ? s->look_at : deadline;
+}
+
 static void turn(struct subscriber *s) {
     /* Stdout is polled for nothing: only that its reader is gone is told. */
     struct pollfd fds[2] = {
         {.fd = s->c.fd, .events = nolag_connection_interest(&s->c)},
         {.fd = STDOUT_FILENO, .events = 0},
     };
-    bool answered = s->answers == s->o->topics.count;
-    int64_t deadline = answered || s->deadline < s->answers_by ? s->deadline : s->answers_by;
+    int64_t deadline = next_deadline(s);
 
     if (nolag_wait(fds, 2, deadline) == 0) {
-        on_deadline(s);
+        if (s->down && deadline == s->look_at)
+            look(s, LOOK);
+        else
+            on_deadline(s);
         return;
     }
     if (fds[1].revents & (POLLERR | POLLHUP))
@@ -254,7 +281,7 @@ static void converse(struct subscriber *s, bool quiet) {
 
     s->over = false;
     s->answers = 0;
-    s->pending = s->complete = false;
+    s->pending = s->complete = s->down = false;
     memset(s->lost, 0, s->o->topics.count * sizeof *s->lost);
     if (s->deadline < deadline)
         deadline = s->deadline;

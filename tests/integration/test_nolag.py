@@ -1305,6 +1305,21 @@ def test_only_subscribe_with_the_real_daemon(kraken):
         assert finish(process) == (0, b"", b"")
 
 
+@pytest.mark.parametrize("verb", [["sub"], ["pub", "-m", "x"]])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_token_that_the_real_daemon_has_refused(kraken, verb, known):
+    """Whether that is known already, or comes out while the command waits."""
+    kraken.refuse_auth(error="access_denied", token="tok-alice", count=None)
+    if not known:
+        kraken.delay(type="auth", ms=1200)
+    with RealDaemon({"default": alice(kraken.url)}, {"drain_timeout": "0"}) as real:
+        if known:
+            real.wait_status("disconnected", reason="access_denied")
+        result = nolag(real.socket, *verb, "-t", TOPIC)
+    assert result.returncode == 5 and result.stdout == b""
+    assert "access_denied" in result.stderr.decode().splitlines()[-1]
+
+
 def test_refused_once_is_not_refused_for_ever(path):
     """With --retry each connection begins anew: what the broker took back once may be there again."""
     def script(peer):
