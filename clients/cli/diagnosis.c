@@ -13,6 +13,7 @@
 #include "clients/cli/connection.h"
 
 static const char *user_name(uid_t uid) {
+    /* cppcheck-suppress getpwuidCalled ; there is one thread */
     const struct passwd *user = getpwuid(uid);
 
     return user ? user->pw_name : "$USER";
@@ -39,6 +40,7 @@ static bool has_group(gid_t gid) {
 }
 
 static void advise_group(char *advice, size_t size, gid_t gid) {
+    /* cppcheck-suppress getgrgidCalled ; there is one thread */
     const struct group *group = getgrgid(gid);
 
     if (!group)

@@ -7,6 +7,7 @@
 #include "clients/cli/verbs.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -206,7 +207,7 @@ static void on_failure(struct publisher *p, const struct nolag_event *e) {
     char where[48] = "";
 
     if (number > 0 && (p->o->lines || p->o->jsonl))
-        snprintf(where, sizeof where, "line %lld: ", (long long)((number - 1) / (int64_t)p->per_item + 1));
+        snprintf(where, sizeof where, "line %" PRId64 ": ", (number - 1) / (int64_t)p->per_item + 1);
     fail(p, nolag_say_error(e, where));
 }
 
