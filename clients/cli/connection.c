@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The socket and what waits in both directions; only the two functions that connection.h names wait. */
 #include "clients/cli/connection.h"
 
 #include <errno.h>

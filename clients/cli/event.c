@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Which field of a line goes where: the table of event.h. */
 #include "clients/cli/event.h"
 
 #include <stddef.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Messages as -F and the other flags of nolag sub want them shown. */
 #include "clients/cli/format.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Cutting JSON text, and judging text that may be JSON. */
 #include "clients/cli/json.h"
 
 #include <errno.h>

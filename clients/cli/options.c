@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* getopt_long() from the tables of the verbs, and what to say when the command line is wrong. */
 #include "clients/cli/options.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* From errors to words and exit codes. */
 #include "clients/cli/outcome.h"
 
 #include <stdarg.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Whole pieces to stdout, and the end when nobody reads them. */
 #include "clients/cli/output.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* From the text or bytes of the command line, a file or stdin to the JSON of a payload. */
 #include "clients/cli/payload.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writing requests, checking what goes into them, and asking one question. */
 #include "clients/cli/request.h"
 
 #include <stdio.h>

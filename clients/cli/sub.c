@@ -289,7 +289,8 @@ static void converse(struct subscriber *s, bool quiet) {
     if (code == NOLAG_OK)
         send_requests(s);
     else
-        end(s, code);
+        /* With --retry a socket that may not be used yet is like one that is not there yet. */
+        end(s, code == NOLAG_DENIED && s->o->retry ? NOLAG_NO_DAEMON : code);
     while (!s->over)
         turn(s);
     nolag_connection_close(&s->c);

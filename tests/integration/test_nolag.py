@@ -405,9 +405,9 @@ def public():
     shutil.rmtree(folder)
 
 
-def as_nobody(folder, path):
-    return subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", f"{folder}/nolag", "ping",
-                           "--socket", path], capture_output=True, timeout=PATIENCE)
+def as_nobody(folder, path, *args):
+    return subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", f"{folder}/nolag",
+                           *(args or ["ping"]), "--socket", path], capture_output=True, timeout=PATIENCE)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user to be")
@@ -435,6 +435,16 @@ def test_permission_denied_by_the_folder(public, path):
     with Daemon(path):
         result = as_nobody(public, str(path))
     assert result.returncode == 5 and b"you may not enter a folder" in result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user to be")
+def test_retry_waits_for_permission(public):
+    """A socket that nolagd has just made is not open to its group yet."""
+    path = os.path.join(public, "s")
+    with Daemon(path):
+        os.chmod(path, 0o600)
+        result = as_nobody(public, path, "sub", "-t", TOPIC, "--retry", "-W", "0.5")
+    assert result.returncode == 27 and result.stderr.count(b"permission denied") == 1
 
 
 @pytest.mark.parametrize("make", [os.mkdir, lambda path: open(path, "w").close()])
