@@ -15,7 +15,7 @@
     X(USAGE, 2, "wrong use of the command line")                                                             \
     X(NO_DAEMON, 3, "nolagd cannot be reached, or went away")                                                \
     X(OFFLINE, 4, "the session is not connected to the broker")                                              \
-    X(DENIED, 5, "not authenticated, or not permitted, be it to use the socket")                             \
+    X(DENIED, 5, "not authenticated, or not permitted, the socket included")                                 \
     X(LIMITED, 6, "a rate limit, a quota, or a full queue")                                                  \
     X(TIMED_OUT, 27, "the time given with -W is over, or no answer came in time")
 
