@@ -547,6 +547,7 @@ static void check_daemon(struct loader *l) {
              d->default_session);
     if (d->client_token_url)
         check_url(l, place_of(&l->daemon, url), "client_token_url", d->client_token_url);
+    /* cppcheck-suppress getgrnamCalled ; no other thread is there yet */
     if (d->socket_group && !getgrnam(d->socket_group))
         fail(l, place_of(&l->daemon, group), "socket_group: there is no group \"%s\"", d->socket_group);
     check_purpose(l);

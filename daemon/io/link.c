@@ -271,7 +271,7 @@ static uint64_t retry_after_ms(struct lws *wsi) {
     if (lws_hdr_copy(wsi, text, sizeof(text), WSI_TOKEN_HTTP_RETRY_AFTER) <= 0)
         return 0;
     digits = strspn(text, "0123456789");
-    return text[digits] == '\0' && digits <= 9 ? strtoul(text, NULL, 10) * 1000 : 0;
+    return digits <= 9 && text[digits] == '\0' ? strtoul(text, NULL, 10) * 1000 : 0;
 }
 
 static void explain_upgrade(struct nl_link *link, struct lws *wsi, const char *text) {
