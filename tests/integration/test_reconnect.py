@@ -107,7 +107,7 @@ def test_retry_after_is_obeyed_within_bounds() -> None:
     with RawServer(say_later) as server, \
             Daemon({"default": alice(server.url, denied_interval="700ms")}, {"connect_rate": 0}):
         waits = gaps(server.wait_attempts(3))
-    assert all(0.65 < wait < 2 for wait in waits), waits
+    assert all(0.65 < wait < 5 for wait in waits), waits
 
 
 # Stalls
