@@ -49,8 +49,9 @@ struct nl_session {
     bool stopping;
     uint64_t due_ms; /* WAITING: the next attempt; AUTHENTICATING: its deadline */
     uint64_t last_sent_ms, last_received_ms;
-    uint64_t awaiting_since_ms;       /* a heartbeat was sent then and nothing came since; 0 = none */
-    uint64_t overdue_ms;              /* the deadline of the broker's that had passed at the last look */
+    uint64_t awaiting_since_ms; /* a heartbeat was sent then and nothing came since; 0 = none */
+    bool heartbeat_leaves; /* it was sent in this turn of the loop, and is out when the next one begins */
+    uint64_t overdue_ms;   /* the deadline of the broker's that had passed at the last look */
     uint64_t heartbeats, echoes_seen; /* sent and come back on this link */
     struct {
         uint64_t heartbeat; /* its number on this link; 0 = none is out */
@@ -114,8 +115,10 @@ static uint64_t send_heartbeat(void *ctx) {
     struct nl_session *s = ctx;
 
     send_bytes(s, nl_slice(NULL, 0));
-    if (s->awaiting_since_ms == 0)
+    if (s->awaiting_since_ms == 0) {
         s->awaiting_since_ms = s->now_ms;
+        s->heartbeat_leaves = true;
+    }
     s->heartbeats++;
     if (s->fence.heartbeat == 0) {
         s->fence.heartbeat = s->heartbeats;
@@ -724,8 +727,16 @@ void nl_session_resumed(struct nl_session *s, uint64_t now_ms) {
         send_heartbeat(s);
 }
 
+/* A turn of the loop can take long: the broker's time begins when the heartbeat is out. */
+static void note_heartbeat_out(struct nl_session *s) {
+    if (s->heartbeat_leaves && s->awaiting_since_ms != 0)
+        s->awaiting_since_ms = s->now_ms;
+    s->heartbeat_leaves = false;
+}
+
 void nl_session_run(struct nl_session *s, uint64_t now_ms) {
     s->now_ms = now_ms;
+    note_heartbeat_out(s);
     if (s->state == NL_SESSION_WAITING && s->due_ms <= now_ms)
         connect_now(s);
     if (link_open(s))
@@ -747,6 +758,8 @@ uint64_t nl_session_next(const struct nl_session *s, uint64_t now_ms) {
     /* Ready and not sent: the link's queue was full. */
     if (control <= now_ms)
         control = now_ms + FULL_RETRY_MS;
+    if (s->heartbeat_leaves)
+        next = earlier(next, now_ms + 1);
     next = earlier(earlier(next, control), earlier(heartbeat_due(s), silence_due(s)));
     return earlier(next, earlier(fence_due(s), echo_due(s)));
 }
