@@ -21,13 +21,13 @@
 #include "protocol/buffer.h"
 #include "protocol/errors.h"
 
-#define NL_FILTERS_MAX 100      /* the broker's limit for one topic of one connection */
-#define NL_FILTER_KEY_MAX 1024  /* bytes of one key; our own bound */
+#define NL_FILTERS_MAX 100     /* the broker's limit for one topic of one connection */
+#define NL_FILTER_KEY_MAX 1024 /* bytes of one key; our own bound */
 
 struct nl_filter {
-    char *key;      /* canonical, NUL-terminated, never empty; holds no NUL inside */
-    char *json;     /* as the client wrote it: a JSON string or array of strings */
-    uint8_t *wire;  /* the same as MessagePack, for upstream */
+    char *key;     /* canonical, NUL-terminated, never empty; holds no NUL inside */
+    char *json;    /* as the client wrote it: a JSON string or array of strings */
+    uint8_t *wire; /* the same as MessagePack, for upstream */
     size_t key_len, json_len, wire_len;
 };
 

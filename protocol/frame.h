@@ -17,32 +17,32 @@
 #include "protocol/scan.h"
 
 /* X(enumerator, "wire name") */
-#define NL_FRAME_TYPES(X)                          \
-    X(AUTH, "auth")                                \
-    X(SUBSCRIBE, "subscribe")                      \
-    X(SUBSCRIBED, "subscribed")                    \
-    X(UNSUBSCRIBE, "unsubscribe")                  \
-    X(UNSUBSCRIBED, "unsubscribed")                \
-    X(SET_FILTERS, "setFilters")                   \
-    X(FILTERS_UPDATED, "filtersUpdated")           \
-    X(PUBLISH, "publish")                          \
-    X(PUBLISHED, "published")                      \
-    X(MESSAGE, "message")                          \
-    X(ACK, "ack")                                  \
-    X(BATCH_ACK, "batchAck")                       \
-    X(ERROR, "error")                              \
-    X(PRESENCE, "presence")                        \
-    X(GET_PRESENCE, "getPresence")                 \
-    X(PRESENCE_LIST, "presenceList")               \
-    X(LOBBY_SUBSCRIBE, "lobbySubscribe")           \
-    X(LOBBY_SUBSCRIBED, "lobbySubscribed")         \
-    X(LOBBY_UNSUBSCRIBE, "lobbyUnsubscribe")       \
-    X(LOBBY_UNSUBSCRIBED, "lobbyUnsubscribed")     \
-    X(GET_LOBBY_PRESENCE, "getLobbyPresence")      \
-    X(LOBBY_PRESENCE_LIST, "lobbyPresenceList")    \
-    X(LOBBY_PRESENCE, "lobbyPresence")             \
-    X(HYDRATION, "hydration")                      \
-    X(REPLAY_START, "replayStart")                 \
+#define NL_FRAME_TYPES(X)                                                                                    \
+    X(AUTH, "auth")                                                                                          \
+    X(SUBSCRIBE, "subscribe")                                                                                \
+    X(SUBSCRIBED, "subscribed")                                                                              \
+    X(UNSUBSCRIBE, "unsubscribe")                                                                            \
+    X(UNSUBSCRIBED, "unsubscribed")                                                                          \
+    X(SET_FILTERS, "setFilters")                                                                             \
+    X(FILTERS_UPDATED, "filtersUpdated")                                                                     \
+    X(PUBLISH, "publish")                                                                                    \
+    X(PUBLISHED, "published")                                                                                \
+    X(MESSAGE, "message")                                                                                    \
+    X(ACK, "ack")                                                                                            \
+    X(BATCH_ACK, "batchAck")                                                                                 \
+    X(ERROR, "error")                                                                                        \
+    X(PRESENCE, "presence")                                                                                  \
+    X(GET_PRESENCE, "getPresence")                                                                           \
+    X(PRESENCE_LIST, "presenceList")                                                                         \
+    X(LOBBY_SUBSCRIBE, "lobbySubscribe")                                                                     \
+    X(LOBBY_SUBSCRIBED, "lobbySubscribed")                                                                   \
+    X(LOBBY_UNSUBSCRIBE, "lobbyUnsubscribe")                                                                 \
+    X(LOBBY_UNSUBSCRIBED, "lobbyUnsubscribed")                                                               \
+    X(GET_LOBBY_PRESENCE, "getLobbyPresence")                                                                \
+    X(LOBBY_PRESENCE_LIST, "lobbyPresenceList")                                                              \
+    X(LOBBY_PRESENCE, "lobbyPresence")                                                                       \
+    X(HYDRATION, "hydration")                                                                                \
+    X(REPLAY_START, "replayStart")                                                                           \
     X(REPLAY_END, "replayEnd")
 
 enum nl_frame_type {
@@ -58,46 +58,46 @@ enum nl_frame_type {
  * its MessagePack bytes, header included). A field of another type than its kind is as
  * if absent, except that nl_frame.mistyped counts it.
  */
-#define NL_FRAME_FIELDS(X)                              \
-    X(topic, "topic", STR)                              \
-    X(data, "data", RAW)                                \
-    X(filter, "filter", RAW)                            \
-    X(filters, "filters", RAW)                          \
-    X(msg_id, "msgId", STR)                             \
-    X(msg_ids, "msgIds", RAW)                           \
-    X(msg_ref, "msgRef", STR)                           \
-    X(requires_ack, "requiresAck", BOOL)                \
-    X(is_replay, "isReplay", BOOL)                      \
-    X(qos, "qos", INT)                                  \
-    X(retain, "retain", BOOL)                           \
-    X(echo, "echo", BOOL)                               \
-    X(load_balance, "loadBalance", BOOL)                \
-    X(load_balance_group, "loadBalanceGroup", STR)      \
-    X(error, "error", STR)                              \
-    X(code, "code", INT)                                \
-    X(hint, "hint", STR)                                \
-    X(max_size_bytes, "maxSizeBytes", INT)              \
-    X(token, "token", STR)                              \
-    X(protocol_version, "protocolVersion", INT)         \
-    X(reconnect, "reconnect", BOOL)                     \
-    X(success, "success", BOOL)                         \
-    X(actor_token_id, "actorTokenId", STR)              \
-    X(project_id, "projectId", STR)                     \
-    X(actor_type, "actorType", STR)                     \
-    X(restored, "restoredSubscriptions", RAW)           \
-    X(room_id, "roomId", STR)                           \
-    X(lobby_id, "lobbyId", STR)                         \
-    X(actor_id, "actorId", STR)                         \
-    X(presence, "presence", RAW)                        \
-    X(event, "event", STR)                              \
-    X(count, "count", INT)                              \
+#define NL_FRAME_FIELDS(X)                                                                                   \
+    X(topic, "topic", STR)                                                                                   \
+    X(data, "data", RAW)                                                                                     \
+    X(filter, "filter", RAW)                                                                                 \
+    X(filters, "filters", RAW)                                                                               \
+    X(msg_id, "msgId", STR)                                                                                  \
+    X(msg_ids, "msgIds", RAW)                                                                                \
+    X(msg_ref, "msgRef", STR)                                                                                \
+    X(requires_ack, "requiresAck", BOOL)                                                                     \
+    X(is_replay, "isReplay", BOOL)                                                                           \
+    X(qos, "qos", INT)                                                                                       \
+    X(retain, "retain", BOOL)                                                                                \
+    X(echo, "echo", BOOL)                                                                                    \
+    X(load_balance, "loadBalance", BOOL)                                                                     \
+    X(load_balance_group, "loadBalanceGroup", STR)                                                           \
+    X(error, "error", STR)                                                                                   \
+    X(code, "code", INT)                                                                                     \
+    X(hint, "hint", STR)                                                                                     \
+    X(max_size_bytes, "maxSizeBytes", INT)                                                                   \
+    X(token, "token", STR)                                                                                   \
+    X(protocol_version, "protocolVersion", INT)                                                              \
+    X(reconnect, "reconnect", BOOL)                                                                          \
+    X(success, "success", BOOL)                                                                              \
+    X(actor_token_id, "actorTokenId", STR)                                                                   \
+    X(project_id, "projectId", STR)                                                                          \
+    X(actor_type, "actorType", STR)                                                                          \
+    X(restored, "restoredSubscriptions", RAW)                                                                \
+    X(room_id, "roomId", STR)                                                                                \
+    X(lobby_id, "lobbyId", STR)                                                                              \
+    X(actor_id, "actorId", STR)                                                                              \
+    X(presence, "presence", RAW)                                                                             \
+    X(event, "event", STR)                                                                                   \
+    X(count, "count", INT)                                                                                   \
     X(replayed, "replayed", INT)
 
 enum nl_frame_field {
 #define X(member, wire, kind) NL_FIELD_##member,
     NL_FRAME_FIELDS(X)
 #undef X
-    NL_FIELD_COUNT
+        NL_FIELD_COUNT
 };
 
 #define NL_FRAME_MEMBER_STR struct nl_slice
@@ -107,9 +107,9 @@ enum nl_frame_field {
 
 struct nl_frame {
     enum nl_frame_type type;
-    uint64_t has;      /* bit NL_FIELD_x is set when member x is present */
-    unsigned mistyped; /* known fields of a wrong type */
-    unsigned extra;    /* fields that are not in the table */
+    uint64_t has;          /* bit NL_FIELD_x is set when member x is present */
+    unsigned mistyped;     /* known fields of a wrong type */
+    unsigned extra;        /* fields that are not in the table */
     struct nl_slice whole; /* the frame's bytes; set by decode, not read by encode */
 #define X(member, wire, kind) NL_FRAME_MEMBER_##kind member;
     NL_FRAME_FIELDS(X)
@@ -118,7 +118,7 @@ struct nl_frame {
 
 #define NL_FRAME_HAS(frame, member) (((frame)->has >> NL_FIELD_##member) & 1u)
 /* Sets a member and marks it present: NL_FRAME_SET(&f, topic, slice). */
-#define NL_FRAME_SET(frame, member, value) \
+#define NL_FRAME_SET(frame, member, value)                                                                   \
     ((void)((frame)->member = (value), (frame)->has |= UINT64_C(1) << NL_FIELD_##member))
 
 /*

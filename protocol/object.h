@@ -26,7 +26,8 @@ void nl_object_cstr(struct nl_object *o, const char *key, const char *value); /*
 void nl_object_int(struct nl_object *o, const char *key, int64_t value);
 void nl_object_bool(struct nl_object *o, const char *key, bool value);
 void nl_object_json(struct nl_object *o, const char *key, struct nl_slice json); /* JSON text as it is */
-void nl_object_msgpack(struct nl_object *o, const char *key, struct nl_slice raw, struct nl_json_options options);
+void nl_object_msgpack(struct nl_object *o, const char *key, struct nl_slice raw,
+                       struct nl_json_options options);
 void nl_object_filters(struct nl_object *o, const char *key, const struct nl_filters *filters);
 /* Nested containers: key NULL inside an array. */
 void nl_object_open(struct nl_object *o, const char *key, char bracket); /* '{' or '[' */

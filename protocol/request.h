@@ -19,33 +19,33 @@
 #include "protocol/filter.h"
 
 /* X(enumerator, "wire name", supported): unsupported types are recognised and refused with NOT_SUPPORTED. */
-#define NL_REQUESTS(X)                               \
-    X(HELLO, "hello", 1)                             \
-    X(AUTH, "auth", 1)                               \
-    X(PING, "ping", 1)                               \
-    X(STATUS, "status", 1)                           \
-    X(SESSIONS, "sessions", 1)                       \
-    X(EVENTS, "events", 1)                           \
-    X(SUBSCRIBE, "subscribe", 1)                     \
-    X(UNSUBSCRIBE, "unsubscribe", 1)                 \
-    X(SET_FILTERS, "setFilters", 1)                  \
-    X(ADD_FILTERS, "addFilters", 1)                  \
-    X(REMOVE_FILTERS, "removeFilters", 1)            \
-    X(PUBLISH, "publish", 1)                         \
-    X(ACK, "ack", 0)                                 \
-    X(BATCH_ACK, "batchAck", 0)                      \
-    X(PRESENCE, "presence", 0)                       \
-    X(CLEAR_PRESENCE, "clearPresence", 0)            \
-    X(GET_PRESENCE, "getPresence", 0)                \
-    X(GET_ACTOR, "getActor", 0)                      \
-    X(LIST_PRESENCE, "listPresence", 0)              \
-    X(WATCH_PRESENCE, "watchPresence", 0)            \
-    X(UNWATCH_PRESENCE, "unwatchPresence", 0)        \
-    X(LOBBY_SUBSCRIBE, "lobbySubscribe", 0)          \
-    X(LOBBY_UNSUBSCRIBE, "lobbyUnsubscribe", 0)      \
-    X(GET_LOBBY_PRESENCE, "getLobbyPresence", 0)     \
-    X(CLIENTS, "clients", 0)                         \
-    X(STATS, "stats", 0)                             \
+#define NL_REQUESTS(X)                                                                                       \
+    X(HELLO, "hello", 1)                                                                                     \
+    X(AUTH, "auth", 1)                                                                                       \
+    X(PING, "ping", 1)                                                                                       \
+    X(STATUS, "status", 1)                                                                                   \
+    X(SESSIONS, "sessions", 1)                                                                               \
+    X(EVENTS, "events", 1)                                                                                   \
+    X(SUBSCRIBE, "subscribe", 1)                                                                             \
+    X(UNSUBSCRIBE, "unsubscribe", 1)                                                                         \
+    X(SET_FILTERS, "setFilters", 1)                                                                          \
+    X(ADD_FILTERS, "addFilters", 1)                                                                          \
+    X(REMOVE_FILTERS, "removeFilters", 1)                                                                    \
+    X(PUBLISH, "publish", 1)                                                                                 \
+    X(ACK, "ack", 0)                                                                                         \
+    X(BATCH_ACK, "batchAck", 0)                                                                              \
+    X(PRESENCE, "presence", 0)                                                                               \
+    X(CLEAR_PRESENCE, "clearPresence", 0)                                                                    \
+    X(GET_PRESENCE, "getPresence", 0)                                                                        \
+    X(GET_ACTOR, "getActor", 0)                                                                              \
+    X(LIST_PRESENCE, "listPresence", 0)                                                                      \
+    X(WATCH_PRESENCE, "watchPresence", 0)                                                                    \
+    X(UNWATCH_PRESENCE, "unwatchPresence", 0)                                                                \
+    X(LOBBY_SUBSCRIBE, "lobbySubscribe", 0)                                                                  \
+    X(LOBBY_UNSUBSCRIBE, "lobbyUnsubscribe", 0)                                                              \
+    X(GET_LOBBY_PRESENCE, "getLobbyPresence", 0)                                                             \
+    X(CLIENTS, "clients", 0)                                                                                 \
+    X(STATS, "stats", 0)                                                                                     \
     X(API, "api", 0)
 
 enum nl_request_type {
@@ -53,34 +53,34 @@ enum nl_request_type {
 #define X(name, wire, supported) NL_REQUEST_##name,
     NL_REQUESTS(X)
 #undef X
-    NL_REQUEST_COUNT
+        NL_REQUEST_COUNT
 };
 
-#define NL_ID_MAX 256     /* bytes of an id's JSON text, quotes included */
+#define NL_ID_MAX 256      /* bytes of an id's JSON text, quotes included */
 #define NL_MSG_REF_MAX 256 /* bytes of a msgRef */
-#define NL_NAME_MAX 128   /* bytes of a session name or a group */
-#define NL_TOKEN_MAX 4096 /* bytes of a token */
+#define NL_NAME_MAX 128    /* bytes of a session name or a group */
+#define NL_TOKEN_MAX 4096  /* bytes of a token */
 
 /* Event types that {"type":"events","only":[...]} can choose. X(enumerator, "wire name") */
-#define NL_EVENTS(X)                  \
-    X(MESSAGE, "message")             \
-    X(PRESENCE, "presence")           \
-    X(LOBBY_PRESENCE, "lobbyPresence") \
-    X(HYDRATION, "hydration")         \
-    X(REPLAY_START, "replayStart")    \
-    X(REPLAY_END, "replayEnd")        \
-    X(CONNECT, "connect")             \
-    X(DISCONNECT, "disconnect")       \
-    X(RECONNECT, "reconnect")         \
-    X(SHUTDOWN, "shutdown")           \
-    X(DROPPED, "dropped")             \
+#define NL_EVENTS(X)                                                                                         \
+    X(MESSAGE, "message")                                                                                    \
+    X(PRESENCE, "presence")                                                                                  \
+    X(LOBBY_PRESENCE, "lobbyPresence")                                                                       \
+    X(HYDRATION, "hydration")                                                                                \
+    X(REPLAY_START, "replayStart")                                                                           \
+    X(REPLAY_END, "replayEnd")                                                                               \
+    X(CONNECT, "connect")                                                                                    \
+    X(DISCONNECT, "disconnect")                                                                              \
+    X(RECONNECT, "reconnect")                                                                                \
+    X(SHUTDOWN, "shutdown")                                                                                  \
+    X(DROPPED, "dropped")                                                                                    \
     X(ERROR, "error")
 
 enum nl_event {
 #define X(name, wire) NL_EVENT_##name,
     NL_EVENTS(X)
 #undef X
-    NL_EVENT_COUNT
+        NL_EVENT_COUNT
 };
 
 /*
@@ -92,10 +92,11 @@ struct nl_request {
     struct json_object *object;
     char *id; /* its JSON text: digits, or a quoted string; NULL when there is none */
 
-    struct nl_slice topic;     /* subscribe, unsubscribe, *Filters, publish; "*" only for subscribe and unsubscribe */
-    struct nl_slice session;   /* auth: ptr NULL when absent */
-    struct nl_slice token;     /* auth: ptr NULL when absent */
-    struct json_object *data;  /* publish: NULL is JSON null, see has_data */
+    struct nl_slice
+        topic; /* subscribe, unsubscribe, *Filters, publish; "*" only for subscribe and unsubscribe */
+    struct nl_slice session;  /* auth: ptr NULL when absent */
+    struct nl_slice token;    /* auth: ptr NULL when absent */
+    struct json_object *data; /* publish: NULL is JSON null, see has_data */
     bool has_data;
     struct nl_filters filters; /* subscribe, *Filters */
     char *filter_key;          /* publish: NULL when it has no filter */
@@ -104,18 +105,18 @@ struct nl_request {
     bool retain;               /* publish */
     bool load_balance;         /* subscribe */
     struct nl_slice group;     /* subscribe: ptr NULL when absent */
-    unsigned only;             /* events: bit NL_EVENT_x for each chosen one; all when "only" is absent or null */
-    bool bigint_as_string;     /* hello: "bigint":"string" */
+    unsigned only;         /* events: bit NL_EVENT_x for each chosen one; all when "only" is absent or null */
+    bool bigint_as_string; /* hello: "bigint":"string" */
     bool has_bigint;
 };
 
 /* The answer to a line that could not be used: all that the client is told about it. */
 struct nl_refusal {
     enum nl_error error;
-    enum nl_request_type type; /* NL_REQUEST_NONE when not known */
-    char *id;                  /* for free(); NULL when there is none or it was not readable */
-    char field[32];            /* the offending field, or "" */
-    char hint[160];            /* for this case; "" = the error's default hint */
+    enum nl_request_type type;   /* NL_REQUEST_NONE when not known */
+    char *id;                    /* for free(); NULL when there is none or it was not readable */
+    char field[32];              /* the offending field, or "" */
+    char hint[160];              /* for this case; "" = the error's default hint */
     char topic[NL_NAME_MAX * 2]; /* the topic, when it is a string of that length that is valid; or "" */
 };
 

@@ -46,10 +46,10 @@ bool nl_utf8_valid(struct nl_slice s);
 /*
  * Parses one line (without its newline) as a JSON object. Strict RFC 8259: no comments,
  * no NaN or Infinity, no leading zeros, no trailing text; numbers that no 64-bit integer
- * or finite double holds are refused, and so are unpaired surrogate escapes. NUL bytes are refused, the escape for
- * U+0000 only in keys (see above). Of a key that comes twice the last one counts. On
- * NL_OK *out is the object, which the caller frees with
- * json_object_put(). Errors: BAD_JSON, TOO_DEEP, BAD_UTF8. max_depth is at most 128.
+ * or finite double holds are refused, and so are unpaired surrogate escapes. NUL bytes are refused, the
+ * escape for U+0000 only in keys (see above). Of a key that comes twice the last one counts. On NL_OK *out is
+ * the object, which the caller frees with json_object_put(). Errors: BAD_JSON, TOO_DEEP, BAD_UTF8. max_depth
+ * is at most 128.
  */
 enum nl_error nl_json_parse(struct nl_slice line, unsigned max_depth, struct json_object **out);
 
