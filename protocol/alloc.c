@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 /* No exit handlers and no core: neither would find memory, and a core holds tokens. */
-static _Noreturn void out_of_memory(size_t size) {
+_Noreturn void nl_out_of_memory(size_t size) {
     fprintf(stderr, "%s: out of memory (%zu bytes)\n", program_invocation_short_name, size);
     _exit(EXIT_FAILURE);
 }
@@ -17,21 +17,21 @@ static _Noreturn void out_of_memory(size_t size) {
 void *nl_malloc(size_t size) {
     void *ptr = malloc(size ? size : 1);
     if (!ptr)
-        out_of_memory(size);
+        nl_out_of_memory(size);
     return ptr;
 }
 
 void *nl_calloc(size_t count, size_t size) {
     void *ptr = calloc(count ? count : 1, size ? size : 1);
     if (!ptr)
-        out_of_memory(size);
+        nl_out_of_memory(size);
     return ptr;
 }
 
 void *nl_realloc(void *ptr, size_t size) {
     void *moved = realloc(ptr, size ? size : 1);
     if (!moved)
-        out_of_memory(size);
+        nl_out_of_memory(size);
     return moved;
 }
 

@@ -12,6 +12,9 @@
 
 #include <stddef.h>
 
+/* Ends the process as these functions do: for libraries that report what they could not get. */
+_Noreturn void nl_out_of_memory(size_t size);
+
 /* Returns size bytes of uninitialised memory (at least one), for free(). */
 void *nl_malloc(size_t size);
 

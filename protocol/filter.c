@@ -10,21 +10,18 @@
 
 #include "protocol/alloc.h"
 #include "protocol/frame.h"
+#include "protocol/json.h"
 #include "protocol/transcode.h"
 
 /* A list with doubles may be longer than NL_FILTERS_MAX, but not without end. */
 #define RAW_LIST_MAX 1000
 
 static const char why_filter[] =
-    "a filter is a string without / # + |, not empty, or a list of two or more of these";
+    "a filter is a string without / # +, not empty, or a list of two or more without | too";
 static const char why_long[] = "a filter is longer than 1024 bytes";
 static const char why_list[] = "filters is a list of filters";
-static const char why_publish[] = "filter is a string without / # +, not empty";
+static const char why_publish[] = "filter is a string without / # +, not empty; for a list there is filters";
 static const char why_publish_list[] = "filters of a publish is a list of strings without / # + |, not empty";
-
-static struct nl_slice text_of(struct json_object *value) {
-    return nl_slice(json_object_get_string(value), (size_t)json_object_get_string_len(value));
-}
 
 /* A string, not empty, without NUL and without any of forbidden. */
 static bool clean(struct json_object *value, const char *forbidden) {
@@ -32,7 +29,7 @@ static bool clean(struct json_object *value, const char *forbidden) {
 
     if (!json_object_is_type(value, json_type_string))
         return false;
-    s = text_of(value);
+    s = nl_json_text(value);
     for (size_t i = 0; i < s.len; i++)
         if (s.ptr[i] == '\0' || strchr(forbidden, s.ptr[i]) != NULL)
             return false;
@@ -87,7 +84,7 @@ static char *group_key(struct json_object *array) {
     size_t len;
 
     for (size_t i = 0; i < n; i++)
-        values[i] = lowercase(text_of(json_object_array_get_idx(array, i)));
+        values[i] = lowercase(nl_json_text(json_object_array_get_idx(array, i)));
     qsort(values, n, sizeof(*values), compare);
     nl_buffer_init(&key);
     for (size_t i = 0; i < n; i++) {
@@ -115,6 +112,34 @@ static bool clean_list(struct json_object *array, size_t at_least) {
     return true;
 }
 
+/*
+ * The list that a string with "|" stands for, for json_object_put(); NULL for anything else,
+ * and for what is too long anyway.
+ */
+static struct json_object *split(struct json_object *value) {
+    struct json_object *list;
+    struct nl_slice rest;
+
+    if (!json_object_is_type(value, json_type_string))
+        return NULL;
+    rest = nl_json_text(value);
+    if (rest.len == 0 || rest.len > NL_FILTER_KEY_MAX || memchr(rest.ptr, '|', rest.len) == NULL)
+        return NULL;
+    list = json_object_new_array();
+    while (list != NULL) {
+        const uint8_t *bar = memchr(rest.ptr, '|', rest.len);
+        size_t len = bar == NULL ? rest.len : (size_t)(bar - rest.ptr);
+        struct json_object *part = json_object_new_string_len((const char *)rest.ptr, (int)len);
+
+        if (part == NULL || json_object_array_add(list, part) != 0)
+            break;
+        if (bar == NULL)
+            return list;
+        rest = nl_slice(bar + 1, rest.len - len - 1);
+    }
+    nl_out_of_memory(0);
+}
+
 /* ---- one filter ---- */
 
 static void filter_deinit(struct nl_filter *f) {
@@ -132,7 +157,7 @@ static void write_wire(struct nl_filter *f, struct json_object *value) {
     f->wire = nl_buffer_take(&out, &f->wire_len);
 }
 
-/* As the client wrote it, but on one line and escaped our way. */
+/* As it goes upstream, in JSON. */
 static void write_json(struct nl_filter *f) {
     struct nl_buffer out;
 
@@ -141,7 +166,8 @@ static void write_json(struct nl_filter *f) {
     f->json = (char *)nl_buffer_take(&out, &f->json_len);
 }
 
-static enum nl_error filter_parse(struct nl_filter *f, struct json_object *value, const char **why) {
+/* A string without "|" or a list. */
+static enum nl_error read_filter(struct nl_filter *f, struct json_object *value, const char **why) {
     bool single = clean(value, "/#+|");
 
     *why = why_filter;
@@ -160,6 +186,14 @@ static enum nl_error filter_parse(struct nl_filter *f, struct json_object *value
     write_wire(f, value);
     write_json(f);
     return NL_OK;
+}
+
+static enum nl_error filter_parse(struct nl_filter *f, struct json_object *value, const char **why) {
+    struct json_object *group = split(value);
+    enum nl_error error = read_filter(f, group != NULL ? group : value, why);
+
+    json_object_put(group);
+    return error;
 }
 
 static struct nl_filter filter_copy(const struct nl_filter *from) {
@@ -291,22 +325,38 @@ void nl_filters_wire(const struct nl_filters *f, struct nl_buffer *out) {
 
 /* ---- the filter of a publish ---- */
 
+static enum nl_error key_of_filter(char **key, struct json_object *filter, const char **why) {
+    struct json_object *group = split(filter);
+    bool good = group != NULL ? clean_list(group, 2) : clean(filter, "/#+");
+
+    *why = why_publish;
+    if (good && group != NULL)
+        *key = group_key(group);
+    else if (good)
+        *key = nl_strndup(json_object_get_string(filter), (size_t)json_object_get_string_len(filter));
+    json_object_put(group);
+    return good ? NL_OK : NL_ERROR_BAD_FILTER;
+}
+
+static enum nl_error key_of_filters(char **key, struct json_object *filters, const char **why) {
+    *why = why_publish_list;
+    if (!clean_list(filters, 1))
+        return NL_ERROR_BAD_FILTER;
+    *key = group_key(filters);
+    return NL_OK;
+}
+
 enum nl_error nl_publish_filter_key(char **key, struct json_object *filter, struct json_object *filters,
                                     const char **why) {
+    enum nl_error error = NL_OK;
+
     *key = NULL;
-    if (filter != NULL) {
-        *why = why_publish;
-        if (!clean(filter, "/#+"))
-            return NL_ERROR_BAD_FILTER;
-        *key = nl_strndup(json_object_get_string(filter), (size_t)json_object_get_string_len(filter));
-    } else if (filters != NULL) {
-        *why = why_publish_list;
-        if (!clean_list(filters, 1))
-            return NL_ERROR_BAD_FILTER;
-        *key = group_key(filters);
-    }
+    if (filter != NULL)
+        error = key_of_filter(key, filter, why);
+    else if (filters != NULL)
+        error = key_of_filters(key, filters, why);
     if (*key == NULL || strlen(*key) <= NL_FILTER_KEY_MAX)
-        return NL_OK;
+        return error;
     *why = why_long;
     free(*key);
     *key = NULL;

@@ -6,9 +6,11 @@
  *                                   filter; case counts ("Region:US" is another filter)
  *   ["Region:US","priority:high"]   an AND group of two or more: its key is the lowercased,
  *                                   sorted values joined by "|": "priority:high|region:us"
- *   invalid                         ""  "a/b"  "a#"  "a+"  "a|b"  ["one"]  ["a",""]  1  null
- *   a message published with        filter "x" has key "x"; filters ["B","a"] has key "a|b";
- *                                   filters ["Lang:EN"] has key "lang:en"
+ *   "priority:high|region:us"       the same group: a string with "|" stands for the list of its parts,
+ *                                   so that the "filter" of a message can be used as it came
+ *   invalid                         ""  "a/b"  "a#"  "a+"  "a|"  "|"  ["one"]  ["a",""]  ["a|b","c"]  1  null
+ *   a message published with        filter "x" has key "x"; filters ["B","a"], and filter "B|a", have
+ *                                   key "a|b"; filters ["Lang:EN"] has key "lang:en"
  *
  * Two filters are the same when their keys are. A message matches a filter when their
  * keys are equal; that is all there is to matching.
@@ -26,8 +28,8 @@
 
 struct nl_filter {
     char *key;     /* canonical, NUL-terminated, never empty; holds no NUL inside */
-    char *json;    /* as the client wrote it: a JSON string or array of strings */
-    uint8_t *wire; /* the same as MessagePack, for upstream */
+    char *json;    /* what wire holds: a JSON string or array of strings */
+    uint8_t *wire; /* as the client wrote it, but a string with "|" as a list; MessagePack for upstream */
     size_t key_len, json_len, wire_len;
 };
 
@@ -59,9 +61,9 @@ void nl_filters_json(const struct nl_filters *f, struct nl_buffer *out);
 void nl_filters_wire(const struct nl_filters *f, struct nl_buffer *out);
 
 /*
- * The key of a publish: from its "filter" (a string without / # +, which may be a joined
- * key with "|") or its "filters" (a list of one or more strings, each without / # + |), of
- * which at least one is NULL. *key is for free(); NULL when both are NULL: the message has
+ * The key of a publish: from its "filter" (a string without / # +) or its "filters" (a
+ * list of one or more strings, each without / # + |), of which at least one is NULL. *key
+ * is for free(); NULL when both are NULL: the message has
  * no filter. The only error is BAD_FILTER, with *why a static text.
  */
 enum nl_error nl_publish_filter_key(char **key, struct json_object *filter, struct json_object *filters,

@@ -113,7 +113,12 @@ static void test_bad_filters(void **state) {
                                           "\"a/b\"",
                                           "\"a#\"",
                                           "\"a+\"",
-                                          "\"a|b\"",
+                                          "\"a|\"",
+                                          "\"|a\"",
+                                          "\"a||b\"",
+                                          "\"a|b/c\"",
+                                          "\"a|b\\u0000\"",
+                                          "[\"a|b\",\"c\"]",
                                           "\"/\"",
                                           "\"#\"",
                                           "\"+\"",
@@ -140,6 +145,31 @@ static void test_bad_filters(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT(filters); i++)
         refuse_everywhere(filters[i]);
+}
+
+/* A string with "|" is the group of its parts: the same key, and the same bytes for the broker. */
+static void test_joined_groups(void **state) {
+    static const char *const same[][2] = {
+        {"[\"b|A\"]", "[[\"b\",\"A\"]]"},
+        {"[\"x\",\"c|B|a\"]", "[\"x\",[\"c\",\"B\",\"a\"]]"},
+        {"[\"ä|Ä\"]", "[[\"ä\",\"Ä\"]]"},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(same); i++) {
+        struct nl_filters joined, listed;
+        parse(&joined, same[i][0]);
+        parse(&listed, same[i][1]);
+        assert_int_equal(joined.count, listed.count);
+        for (size_t k = 0; k < joined.count; k++) {
+            assert_string_equal(joined.items[k].key, listed.items[k].key);
+            assert_int_equal(joined.items[k].json_len, listed.items[k].json_len);
+            assert_memory_equal(joined.items[k].json, listed.items[k].json, joined.items[k].json_len);
+            assert_int_equal(joined.items[k].wire_len, listed.items[k].wire_len);
+            assert_memory_equal(joined.items[k].wire, listed.items[k].wire, joined.items[k].wire_len);
+        }
+        nl_filters_deinit(&joined);
+        nl_filters_deinit(&listed);
+    }
 }
 
 static void test_not_a_list(void **state) {
@@ -443,7 +473,7 @@ static void test_publish_keys(void **state) {
         {"\"x\"", NULL, "x"},
         {"\"Region:US\"", NULL, "Region:US"},
         {"\"priority:high|region:us\"", NULL, "priority:high|region:us"},
-        {"\"B|a\"", NULL, "B|a"},
+        {"\"B|a\"", NULL, "a|b"},
         {NULL, "[\"B\",\"a\"]", "a|b"},
         {NULL, "[\"Lang:EN\"]", "lang:en"},
         {NULL, "[\"Ä\"]", "ä"},
@@ -517,6 +547,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_bad_filters),
+        cmocka_unit_test(test_joined_groups),
         cmocka_unit_test(test_not_a_list),
         cmocka_unit_test(test_key_length),
         cmocka_unit_test(test_json_and_wire),

@@ -243,7 +243,7 @@ static enum nl_error filters_error(const char *value) {
         return NL_ERROR_BAD_FIELD;
     return among(value,
                  "[] [\"x\"] [\"x\",\"y\"] [[\"x\",\"y\"]] [\"x\",[\"y\",\"Z\"]] [\"message\"] [\"Message\"] "
-                 "[\"message\",\"error\",\"message\"] [\"message\",\"x\"]")
+                 "[\"message\",\"error\",\"message\"] [\"message\",\"x\"] [\"x|y\"]")
                ? NL_OK
                : NL_ERROR_BAD_FILTER;
 }
