@@ -74,6 +74,10 @@ static inline struct nl_slice nl_slice_str(const char *s) {
     return (struct nl_slice){(const uint8_t *)s, strlen(s)};
 }
 
+/* The initialiser of a slice of a string literal, for tables. */
+#define NL_SLICE_LITERAL(text)                                                                               \
+    { (const uint8_t *)(text), sizeof(text) - 1 }
+
 static inline int nl_slice_equal(struct nl_slice a, struct nl_slice b) {
     return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
 }

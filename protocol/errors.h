@@ -18,6 +18,8 @@
     X(TOO_DEEP, 43002, "too_deep", "nest arrays and objects less deeply; see limits.depth in welcome")       \
     X(BAD_UTF8, 43003, "bad_utf8", "lines are UTF-8; send other bytes as {\"$bytes\":\"base64\"}")           \
     X(UNKNOWN_TYPE, 43004, "unknown_type", "see PROTOCOL.md for the request types")                          \
+    X(TOO_MANY_VALUES, 43005, "too_many_values",                                                             \
+      "the line holds too many JSON values; see limits.values in welcome")                                   \
     X(MISSING_FIELD, 43010, "missing_field", "this request needs the named field")                           \
     X(BAD_FIELD, 43011, "bad_field", "the named field has a wrong type or is out of range")                  \
     X(BAD_TOPIC, 43012, "bad_topic",                                                                         \

@@ -19,11 +19,8 @@ struct field {
     size_t offset; /* of the member in struct nl_frame */
 };
 
-#define LITERAL(text)                                                                                        \
-    { (const uint8_t *)(text), sizeof(text) - 1 }
-
 static const struct field fields[NL_FIELD_COUNT] = {
-#define X(member, wire, kind) {LITERAL(wire), MEMBER_##kind, offsetof(struct nl_frame, member)},
+#define X(member, wire, kind) {NL_SLICE_LITERAL(wire), MEMBER_##kind, offsetof(struct nl_frame, member)},
     NL_FRAME_FIELDS(X)
 #undef X
 };
@@ -31,7 +28,7 @@ static const struct field fields[NL_FIELD_COUNT] = {
 _Static_assert(NL_FIELD_COUNT <= 64, "nl_frame.has has one bit for each field");
 
 static const struct nl_slice type_names[] = {{NULL, 0},
-#define X(name, wire) LITERAL(wire),
+#define X(name, wire) NL_SLICE_LITERAL(wire),
                                              NL_FRAME_TYPES(X)
 #undef X
 };

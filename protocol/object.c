@@ -95,29 +95,47 @@ struct nl_line *nl_object_line(struct nl_object *o) {
 
 /* ---- errors ---- */
 
-static void begin_error(struct nl_object *o, const char *request, const char *id) {
-    nl_object_begin(o, "error");
-    nl_object_cstr(o, "request", request);
+void nl_object_id(struct nl_object *o, const char *id) {
     if (id != NULL)
         nl_object_json(o, "id", nl_slice_str(id));
 }
 
-static void error_code(struct nl_object *o, enum nl_error error) {
+void nl_object_error(struct nl_object *o, enum nl_error error, const char *hint) {
     nl_object_cstr(o, "error", nl_error_name(error));
     if (nl_error_code(error) != 0)
         nl_object_int(o, "code", nl_error_code(error));
+    nl_object_cstr(o, "hint", hint != NULL ? hint : nl_error_hint(error));
+}
+
+static void begin_error(struct nl_object *o, const char *request, const char *id) {
+    nl_object_begin(o, "error");
+    nl_object_cstr(o, "request", request);
+    nl_object_id(o, id);
+}
+
+static void text_out(struct nl_object *o, const char *key, struct nl_slice text) {
+    if (text.len > 0)
+        nl_object_str(o, key, text);
 }
 
 struct nl_line *nl_refusal_line(const struct nl_refusal *r) {
     struct nl_object o;
 
     begin_error(&o, nl_request_name(r->type), r->id);
-    error_code(&o, r->error);
-    if (r->field[0] != '\0')
-        nl_object_cstr(&o, "field", r->field);
-    if (r->topic[0] != '\0')
-        nl_object_cstr(&o, "topic", r->topic);
-    nl_object_cstr(&o, "hint", r->hint[0] != '\0' ? r->hint : nl_error_hint(r->error));
+    nl_object_error(&o, r->error, r->hint[0] != '\0' ? r->hint : NULL);
+    text_out(&o, "field", nl_slice_str(r->field));
+    text_out(&o, "topic", nl_slice_str(r->topic));
+    text_out(&o, "msgRef", nl_slice_str(r->msg_ref));
+    return nl_object_line(&o);
+}
+
+struct nl_line *nl_request_error_line(enum nl_error error, const struct nl_request *r, const char *hint) {
+    struct nl_object o;
+
+    begin_error(&o, nl_request_name(r->type), r->id);
+    nl_object_error(&o, error, hint);
+    text_out(&o, "topic", r->topic);
+    text_out(&o, "msgRef", r->msg_ref);
     return nl_object_line(&o);
 }
 
@@ -126,10 +144,8 @@ struct nl_line *nl_error_line(enum nl_error error, const char *request, const ch
     struct nl_object o;
 
     begin_error(&o, request, id);
-    error_code(&o, error);
-    if (topic.len > 0)
-        nl_object_str(&o, "topic", topic);
-    nl_object_cstr(&o, "hint", hint != NULL ? hint : nl_error_hint(error));
+    nl_object_error(&o, error, hint);
+    text_out(&o, "topic", topic);
     return nl_object_line(&o);
 }
 
@@ -144,9 +160,6 @@ static void begin_event(struct nl_object *o, const char *type, const struct nl_f
 struct but {
     struct nl_slice names[8]; /* up to the first empty one */
 };
-
-#define NAME(text)                                                                                           \
-    { (const uint8_t *)(text), sizeof(text) - 1 }
 
 static bool named(const struct but *but, struct nl_slice name) {
     for (const struct nl_slice *n = but->names; n->len > 0; n++)
@@ -175,18 +188,18 @@ static void rest_out(struct nl_object *o, const struct nl_frame *frame, const st
 
 struct nl_line *nl_broker_error_line(const struct nl_frame *frame, const char *request, const char *id,
                                      struct nl_slice topic, struct nl_slice msg_ref) {
-    static const struct but but = {{NAME("type"), NAME("msgRef"), NAME("topic"), NAME("request"), NAME("id"),
-                                    NAME("error"), NAME("code")}};
+    static const struct but but = {{NL_SLICE_LITERAL("type"), NL_SLICE_LITERAL("msgRef"),
+                                    NL_SLICE_LITERAL("topic"), NL_SLICE_LITERAL("request"),
+                                    NL_SLICE_LITERAL("id"), NL_SLICE_LITERAL("error"),
+                                    NL_SLICE_LITERAL("code")}};
     struct nl_object o;
 
     begin_error(&o, request, id);
     nl_object_str(&o, "error", NL_FRAME_HAS(frame, error) ? frame->error : nl_slice_str("error"));
     if (NL_FRAME_HAS(frame, code))
         nl_object_int(&o, "code", frame->code);
-    if (topic.len > 0)
-        nl_object_str(&o, "topic", topic);
-    if (msg_ref.len > 0)
-        nl_object_str(&o, "msgRef", msg_ref);
+    text_out(&o, "topic", topic);
+    text_out(&o, "msgRef", msg_ref);
     rest_out(&o, frame, &but, (struct nl_json_options){0});
     return nl_object_line(&o);
 }
@@ -199,8 +212,10 @@ static bool hidden_filter(const struct nl_frame *message) {
 }
 
 struct nl_line *nl_message_line(const struct nl_frame *message, struct nl_json_options options) {
-    static const struct but told = {{NAME("type"), NAME("topic"), NAME("data")}};
-    static const struct but hidden = {{NAME("type"), NAME("topic"), NAME("data"), NAME("filter")}};
+    static const struct but told = {
+        {NL_SLICE_LITERAL("type"), NL_SLICE_LITERAL("topic"), NL_SLICE_LITERAL("data")}};
+    static const struct but hidden = {{NL_SLICE_LITERAL("type"), NL_SLICE_LITERAL("topic"),
+                                       NL_SLICE_LITERAL("data"), NL_SLICE_LITERAL("filter")}};
     bool hides = hidden_filter(message);
     struct nl_object o;
 
@@ -216,7 +231,7 @@ struct nl_line *nl_message_line(const struct nl_frame *message, struct nl_json_o
 }
 
 struct nl_line *nl_event_line(const struct nl_frame *frame, struct nl_json_options options) {
-    static const struct but type = {{NAME("type")}};
+    static const struct but type = {{NL_SLICE_LITERAL("type")}};
     struct nl_object o;
 
     begin_event(&o, nl_frame_type_name(frame->type), frame);

@@ -29,6 +29,9 @@ void nl_object_json(struct nl_object *o, const char *key, struct nl_slice json);
 void nl_object_msgpack(struct nl_object *o, const char *key, struct nl_slice raw,
                        struct nl_json_options options);
 void nl_object_filters(struct nl_object *o, const char *key, const struct nl_filters *filters);
+void nl_object_id(struct nl_object *o, const char *id); /* "id", of a request; nothing when id is NULL */
+/* "error", "code" if it has one, and "hint": NULL is the error's default. */
+void nl_object_error(struct nl_object *o, enum nl_error error, const char *hint);
 /* Nested containers: key NULL inside an array. */
 void nl_object_open(struct nl_object *o, const char *key, char bracket); /* '{' or '[' */
 void nl_object_close(struct nl_object *o, char bracket);                 /* '}' or ']' */
@@ -38,6 +41,10 @@ struct nl_line *nl_object_line(struct nl_object *o);
 
 /* The answer to a line that could not be used. */
 struct nl_line *nl_refusal_line(const struct nl_refusal *r);
+
+/* An error of nolagd's own that answers a request whose line was good. hint NULL means the error's default.
+ */
+struct nl_line *nl_request_error_line(enum nl_error error, const struct nl_request *r, const char *hint);
 
 /*
  * An error of nolagd's own. request is the wire name it answers (NULL: an event), id the

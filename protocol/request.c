@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "protocol/alloc.h"
+#include "protocol/json.h"
 #include "protocol/topic.h"
 #include "protocol/transcode.h"
 
@@ -17,6 +17,7 @@
 struct parse {
     struct nl_request *request;
     struct nl_refusal *refusal;
+    struct json_object *filter, *filters; /* of a publish; views */
 };
 
 /* ---- the table: which fields each type of request has ---- */
@@ -26,7 +27,7 @@ typedef enum nl_error field_reader(struct parse *p, const char *name, struct jso
 
 static field_reader read_topic, read_topic_or_tap, read_data, read_filters, read_some_filters, read_qos,
     read_retain, read_echo, read_load_balance, read_group, read_msg_ref, read_session, read_token, read_only,
-    read_bigint;
+    read_bigint, read_publish_filter, read_publish_filters;
 
 struct field {
     const char *name;
@@ -60,6 +61,8 @@ static const struct request_kind {
     [NL_REQUEST_REMOVE_FILTERS].fields = {{"topic", read_topic, true}, {"filters", read_some_filters, true}},
     [NL_REQUEST_PUBLISH].fields = {{"topic", read_topic, true},
                                    {"data", read_data, true},
+                                   {"filter", read_publish_filter, false},
+                                   {"filters", read_publish_filters, false},
                                    {"qos", read_qos, false},
                                    {"retain", read_retain, false},
                                    {"echo", read_echo, false},
@@ -97,16 +100,12 @@ static enum nl_error bad_field(struct parse *p, const char *field, const char *h
 
 /* ---- readers of values ---- */
 
-static struct nl_slice text_of(struct json_object *value) {
-    return nl_slice(json_object_get_string(value), (size_t)json_object_get_string_len(value));
-}
-
 static bool is_text(struct json_object *value, size_t max) {
     struct nl_slice s;
 
     if (!json_object_is_type(value, json_type_string))
         return false;
-    s = text_of(value);
+    s = nl_json_text(value);
     return s.len > 0 && s.len <= max;
 }
 
@@ -118,10 +117,8 @@ static bool has_control(struct nl_slice s) {
 }
 
 static bool is_name(struct nl_slice s) {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:-";
-
     for (size_t i = 0; i < s.len; i++)
-        if (memchr(letters, s.ptr[i], sizeof(letters) - 1) == NULL)
+        if (!nl_topic_letter(s.ptr[i]))
             return false;
     return true;
 }
@@ -129,16 +126,17 @@ static bool is_name(struct nl_slice s) {
 static enum nl_error read_topic(struct parse *p, const char *name, struct json_object *value) {
     if (!json_object_is_type(value, json_type_string))
         return bad_field(p, name, "topic is a string");
-    if (!nl_topic_valid(text_of(value)))
+    if (!nl_topic_valid(nl_json_text(value)))
         return refuse(p, NL_ERROR_BAD_TOPIC, name, NULL);
-    p->request->topic = text_of(value);
+    p->request->topic = nl_json_text(value);
     return NL_OK;
 }
 
 static enum nl_error read_topic_or_tap(struct parse *p, const char *name, struct json_object *value) {
-    if (!json_object_is_type(value, json_type_string) || !nl_slice_equal(text_of(value), nl_slice_str("*")))
+    if (!json_object_is_type(value, json_type_string) ||
+        !nl_slice_equal(nl_json_text(value), nl_slice_str("*")))
         return read_topic(p, name, value);
-    p->request->topic = text_of(value);
+    p->request->topic = nl_json_text(value);
     return NL_OK;
 }
 
@@ -162,6 +160,19 @@ static enum nl_error read_some_filters(struct parse *p, const char *name, struct
     if (error == NL_OK && p->request->filters.count == 0)
         return bad_field(p, name, "filters is a list of at least one filter here");
     return error;
+}
+
+/* Whether the two fit together and what key they have is for check_publish(). */
+static enum nl_error read_publish_filter(struct parse *p, const char *name, struct json_object *value) {
+    (void)name;
+    p->filter = value;
+    return NL_OK;
+}
+
+static enum nl_error read_publish_filters(struct parse *p, const char *name, struct json_object *value) {
+    (void)name;
+    p->filters = value;
+    return NL_OK;
 }
 
 static enum nl_error read_qos(struct parse *p, const char *name, struct json_object *value) {
@@ -200,31 +211,35 @@ static enum nl_error read_load_balance(struct parse *p, const char *name, struct
 }
 
 static enum nl_error read_group(struct parse *p, const char *name, struct json_object *value) {
-    if (!is_text(value, NL_NAME_MAX) || !is_name(text_of(value)))
+    if (!is_text(value, NL_NAME_MAX) || !is_name(nl_json_text(value)))
         return bad_field(p, name, "a group is 1 to 128 characters of [a-zA-Z0-9_:-]");
-    p->request->group = text_of(value);
+    p->request->group = nl_json_text(value);
     return NL_OK;
 }
 
+static bool is_msg_ref(struct json_object *value) {
+    return is_text(value, NL_MSG_REF_MAX) &&
+           memchr(json_object_get_string(value), '\0', nl_json_text(value).len) == NULL;
+}
+
 static enum nl_error read_msg_ref(struct parse *p, const char *name, struct json_object *value) {
-    if (!is_text(value, NL_MSG_REF_MAX) ||
-        memchr(json_object_get_string(value), '\0', text_of(value).len) != NULL)
+    if (!is_msg_ref(value))
         return bad_field(p, name, "msgRef is a string of 1 to 256 bytes");
-    p->request->msg_ref = text_of(value);
+    p->request->msg_ref = nl_json_text(value);
     return NL_OK;
 }
 
 static enum nl_error read_session(struct parse *p, const char *name, struct json_object *value) {
-    if (!is_text(value, NL_NAME_MAX) || has_control(text_of(value)))
+    if (!is_text(value, NL_NAME_MAX) || has_control(nl_json_text(value)))
         return bad_field(p, name, "session is the name of a configured session");
-    p->request->session = text_of(value);
+    p->request->session = nl_json_text(value);
     return NL_OK;
 }
 
 static enum nl_error read_token(struct parse *p, const char *name, struct json_object *value) {
-    if (!is_text(value, NL_TOKEN_MAX) || has_control(text_of(value)))
+    if (!is_text(value, NL_TOKEN_MAX) || has_control(nl_json_text(value)))
         return bad_field(p, name, "token is a string of 1 to 4096 bytes without control characters");
-    p->request->token = text_of(value);
+    p->request->token = nl_json_text(value);
     return NL_OK;
 }
 
@@ -233,7 +248,7 @@ static unsigned event_bit(struct json_object *name) {
     if (!json_object_is_type(name, json_type_string))
         return 0;
     for (unsigned e = 0; e < NL_EVENT_COUNT; e++)
-        if (nl_slice_equal(text_of(name), nl_slice_str(nl_event_name((enum nl_event)e))))
+        if (nl_slice_equal(nl_json_text(name), nl_slice_str(nl_event_name((enum nl_event)e))))
             return 1u << e;
     return 0;
 }
@@ -254,9 +269,9 @@ static enum nl_error read_only(struct parse *p, const char *name, struct json_ob
 }
 
 static enum nl_error read_bigint(struct parse *p, const char *name, struct json_object *value) {
-    bool string = is_text(value, 16) && nl_slice_equal(text_of(value), nl_slice_str("string"));
+    bool string = is_text(value, 16) && nl_slice_equal(nl_json_text(value), nl_slice_str("string"));
 
-    if (!string && !(is_text(value, 16) && nl_slice_equal(text_of(value), nl_slice_str("number"))))
+    if (!string && !(is_text(value, 16) && nl_slice_equal(nl_json_text(value), nl_slice_str("number"))))
         return bad_field(p, name, "bigint is \"string\" or \"number\"");
     p->request->has_bigint = true;
     p->request->bigint_as_string = string;
@@ -265,6 +280,15 @@ static enum nl_error read_bigint(struct parse *p, const char *name, struct json_
 
 /* ---- the parts of every request ---- */
 
+/* A value that could not be held as it was written is refused whichever field it is in. */
+static enum nl_error check_held(struct parse *p, const char *name, struct json_object *value) {
+    const char *why = nl_json_unheld(value);
+
+    if (why == NULL)
+        return NL_OK;
+    return strcmp(name, "data") == 0 ? refuse(p, NL_ERROR_BAD_PAYLOAD, NULL, why) : bad_field(p, name, why);
+}
+
 static enum nl_error read_id(struct parse *p) {
     struct json_object *value;
     struct nl_buffer out;
@@ -272,10 +296,12 @@ static enum nl_error read_id(struct parse *p) {
 
     if (!json_object_object_get_ex(p->request->object, "id", &value) || value == NULL)
         return NL_OK;
+    if (nl_json_unheld(value) != NULL)
+        return check_held(p, "id", value);
     nl_buffer_init(&out);
     if (json_object_is_type(value, json_type_string) &&
         (size_t)json_object_get_string_len(value) <= NL_ID_MAX)
-        nl_json_string(&out, text_of(value));
+        nl_json_string(&out, nl_json_text(value));
     else if (json_object_is_type(value, json_type_int) && json_object_get_int64(value) < 0)
         nl_json_int(&out, json_object_get_int64(value));
     else if (json_object_is_type(value, json_type_int))
@@ -316,15 +342,17 @@ static enum nl_error read_type(struct parse *p) {
 
     if (!json_object_object_get_ex(p->request->object, "type", &value) || value == NULL)
         return no_type(p);
+    if (nl_json_unheld(value) != NULL)
+        return check_held(p, "type", value);
     if (!json_object_is_type(value, json_type_string))
         return bad_field(p, "type", "type is a string");
     for (int t = NL_REQUEST_NONE + 1; t < NL_REQUEST_COUNT; t++) {
-        if (!nl_slice_equal(text_of(value), nl_slice_str(kinds[t].name)))
+        if (!nl_slice_equal(nl_json_text(value), nl_slice_str(kinds[t].name)))
             continue;
         p->request->type = (enum nl_request_type)t;
         return kinds[t].supported ? NL_OK : refuse(p, NL_ERROR_NOT_SUPPORTED, NULL, NULL);
     }
-    return unknown_type(p, text_of(value));
+    return unknown_type(p, nl_json_text(value));
 }
 
 static enum nl_error missing_field(struct parse *p, const char *field) {
@@ -345,8 +373,10 @@ static enum nl_error read_fields(struct parse *p) {
         /* null counts as absent, but for data: it is a payload like any other. */
         there = there && (value != NULL || f->read == read_data);
         if (there)
+            error = check_held(p, f->name, value);
+        if (there && error == NL_OK)
             error = f->read(p, f->name, value);
-        else if (f->needed)
+        if (!there && f->needed)
             error = missing_field(p, f->name);
         if (error != NL_OK)
             return error;
@@ -357,16 +387,13 @@ static enum nl_error read_fields(struct parse *p) {
 /* ---- rules beyond single fields ---- */
 
 static enum nl_error check_publish(struct parse *p) {
-    struct json_object *filter = NULL, *filters = NULL;
     const char *why = NULL;
     enum nl_error error;
 
-    json_object_object_get_ex(p->request->object, "filter", &filter);
-    json_object_object_get_ex(p->request->object, "filters", &filters);
-    if (filter != NULL && filters != NULL)
+    if (p->filter != NULL && p->filters != NULL)
         return bad_field(p, "filters", "give filter or filters, not both");
-    error = nl_publish_filter_key(&p->request->filter_key, filter, filters, &why);
-    return error == NL_OK ? NL_OK : refuse(p, error, filter != NULL ? "filter" : "filters", why);
+    error = nl_publish_filter_key(&p->request->filter_key, p->filter, p->filters, &why);
+    return error == NL_OK ? NL_OK : refuse(p, error, p->filter != NULL ? "filter" : "filters", why);
 }
 
 static enum nl_error check_subscribe(struct parse *p) {
@@ -405,15 +432,21 @@ static enum nl_error check_rules(struct parse *p) {
 
 /* ---- all together ---- */
 
-/* The topic helps who reads the error, when it is one. */
-static void note_topic(struct parse *p) {
+static void copy_text(char *to, struct nl_slice text) {
+    memcpy(to, text.ptr, text.len);
+    to[text.len] = '\0';
+}
+
+/* The topic and, of a publish, the msgRef tell the client which of its requests failed. */
+static void note_names(struct parse *p) {
     struct json_object *value;
 
-    if (!json_object_object_get_ex(p->request->object, "topic", &value) ||
-        !json_object_is_type(value, json_type_string) || !nl_topic_valid(text_of(value)) ||
-        text_of(value).len >= sizeof(p->refusal->topic))
-        return;
-    memcpy(p->refusal->topic, text_of(value).ptr, text_of(value).len + 1);
+    if (json_object_object_get_ex(p->request->object, "topic", &value) &&
+        json_object_is_type(value, json_type_string) && nl_topic_valid(nl_json_text(value)))
+        copy_text(p->refusal->topic, nl_json_text(value));
+    if (p->request->type == NL_REQUEST_PUBLISH &&
+        json_object_object_get_ex(p->request->object, "msgRef", &value) && is_msg_ref(value))
+        copy_text(p->refusal->msg_ref, nl_json_text(value));
 }
 
 static enum nl_error parse_object(struct parse *p) {
@@ -429,20 +462,31 @@ static enum nl_error parse_object(struct parse *p) {
     return error;
 }
 
+/* A line that is no request: where it fails is told, as far as there is such a place. */
+static enum nl_error refuse_line(struct parse *p, enum nl_error error, const struct nl_json_fault *fault) {
+    char hint[sizeof(p->refusal->hint)];
+
+    if (fault->why == NULL)
+        return refuse(p, error, NULL, NULL);
+    snprintf(hint, sizeof(hint), "byte %zu: %s", fault->at, fault->why);
+    return refuse(p, error, NULL, hint);
+}
+
 enum nl_error nl_request_parse(struct nl_slice line, unsigned max_depth, struct nl_request *out,
                                struct nl_refusal *refusal) {
     struct parse p = {.request = out, .refusal = refusal};
+    struct nl_json_fault fault;
     enum nl_error error;
 
     *out = (struct nl_request){.qos = -1, .only = (1u << NL_EVENT_COUNT) - 1};
     *refusal = (struct nl_refusal){0};
-    error = nl_json_parse(line, max_depth, &out->object);
+    error = nl_json_parse_line(line, max_depth, &out->object, &fault);
     if (error != NL_OK)
-        return refuse(&p, error, NULL, NULL);
+        return refuse_line(&p, error, &fault);
     error = parse_object(&p);
     if (error == NL_OK)
         return NL_OK;
-    note_topic(&p);
+    note_names(&p);
     refusal->type = out->type;
     refusal->id = out->id;
     out->id = NULL;
@@ -451,15 +495,13 @@ enum nl_error nl_request_parse(struct nl_slice line, unsigned max_depth, struct 
     return error;
 }
 
-/* A token that was shown, be the request refused or not, does not stay in freed memory. */
+/* The tree's copy of a token that was shown; the line itself is the reader's. */
 static void wipe_token(struct nl_request *r) {
     struct json_object *token = NULL;
 
-    if (r->type != NL_REQUEST_AUTH)
-        return;
     json_object_object_get_ex(r->object, "token", &token);
     if (json_object_is_type(token, json_type_string))
-        explicit_bzero((void *)(uintptr_t)text_of(token).ptr, text_of(token).len);
+        explicit_bzero((void *)(uintptr_t)nl_json_text(token).ptr, nl_json_text(token).len);
 }
 
 void nl_request_deinit(struct nl_request *r) {

@@ -2,11 +2,12 @@
 /*
  * Requests of local clients. One table says for each type which fields it has, of which
  * kind, in which range and whether they are needed; nl_request_parse() checks a line
- * against it, so that the rest of the daemon sees only well-formed requests. Unknown
- * fields are ignored.
+ * against it, so that the rest of the daemon sees only well-formed requests. Fields that no
+ * request has are ignored; a field of other requests only is refused, as what was meant by
+ * it would be left out silently.
  *
- * BROKER.md of the project's notes lists what a wrong field does to the shared broker
- * connection; nothing of that kind may pass here.
+ * The broker closes the connection that all clients share, or never answers, when a field
+ * has a wrong type or holds what it does not expect; nothing of that kind may pass here.
  */
 #ifndef NL_PROTOCOL_REQUEST_H
 #define NL_PROTOCOL_REQUEST_H
@@ -17,6 +18,7 @@
 #include "protocol/buffer.h"
 #include "protocol/errors.h"
 #include "protocol/filter.h"
+#include "protocol/topic.h"
 
 /* X(enumerator, "wire name", supported): unsupported types are recognised and refused with NOT_SUPPORTED. */
 #define NL_REQUESTS(X)                                                                                       \
@@ -113,11 +115,12 @@ struct nl_request {
 /* The answer to a line that could not be used: all that the client is told about it. */
 struct nl_refusal {
     enum nl_error error;
-    enum nl_request_type type;   /* NL_REQUEST_NONE when not known */
-    char *id;                    /* for free(); NULL when there is none or it was not readable */
-    char field[32];              /* the offending field, or "" */
-    char hint[160];              /* for this case; "" = the error's default hint */
-    char topic[NL_NAME_MAX * 2]; /* the topic, when it is a string of that length that is valid; or "" */
+    enum nl_request_type type;        /* NL_REQUEST_NONE when not known */
+    char *id;                         /* for free(); NULL when there is none or it was not readable */
+    char field[32];                   /* the offending field, or "" */
+    char hint[160];                   /* for this case; "" = the error's default hint */
+    char topic[NL_TOPIC_MAX + 1];     /* the topic, when it is a valid one; or "" */
+    char msg_ref[NL_MSG_REF_MAX + 1]; /* of a publish, when it is a valid one; or "" */
 };
 
 /*
@@ -132,6 +135,8 @@ struct nl_refusal {
  * qos is an integer 0 to 2; retain, echo, loadBalance are booleans; msgRef is a string of 1 to
  * NL_MSG_REF_MAX bytes; loadBalanceGroup is a string of 1 to NL_NAME_MAX bytes of
  * [a-zA-Z0-9_:-], and only with loadBalance true. JSON null counts as absent for every field but data.
+ * What is JSON but cannot be held (see nl_json_parse_line()) is BAD_PAYLOAD in data, BAD_FIELD
+ * in another field, and ignored in one that no request has.
  */
 enum nl_error nl_request_parse(struct nl_slice line, unsigned max_depth, struct nl_request *out,
                                struct nl_refusal *refusal);

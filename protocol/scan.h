@@ -10,8 +10,13 @@
 
 #include "protocol/buffer.h"
 
-#define NL_SCAN_MAX_DEPTH 64          /* containers within containers */
-#define NL_SCAN_MAX_ELEMENTS 1000000u /* a frame of 1 MiB cannot hold more than 2^20 one-byte elements */
+#define NL_SCAN_MAX_DEPTH 64 /* containers within containers */
+
+/*
+ * Elements of one frame. What a frame costs follows them rather than its bytes, so they have a
+ * bound of their own: above the 921,600 bytes, thus elements, that the broker takes as data.
+ */
+#define NL_SCAN_MAX_ELEMENTS 1000000u
 
 enum nl_scan_result {
     NL_SCAN_OK = 0,

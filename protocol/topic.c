@@ -5,11 +5,6 @@
 #define MIN_PARTS 3
 #define MAX_PARTS 4
 
-static bool part_char(uint8_t c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == ':' || c == '-';
-}
-
 bool nl_topic_valid(struct nl_slice topic) {
     unsigned parts = 1;
     size_t part_len = 0;
@@ -17,7 +12,7 @@ bool nl_topic_valid(struct nl_slice topic) {
     if (topic.len > NL_TOPIC_MAX)
         return false;
     for (size_t i = 0; i < topic.len; i++) {
-        if (part_char(topic.ptr[i])) {
+        if (nl_topic_letter(topic.ptr[i])) {
             part_len++;
         } else if (topic.ptr[i] == '/' && part_len > 0) {
             parts++;

@@ -15,6 +15,12 @@
 
 #define NL_TOPIC_MAX 1024 /* bytes; our own bound, far above any real name */
 
+/* What a part of a topic is made of, and a name that can be one: [a-zA-Z0-9_:-]. */
+static inline bool nl_topic_letter(uint8_t c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == ':' || c == '-';
+}
+
 bool nl_topic_valid(struct nl_slice topic);
 
 /* The last part of a valid topic: "messages" of "chat-a3f9/general/messages". */

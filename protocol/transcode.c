@@ -271,10 +271,6 @@ static bool refuse(struct pack *p, const char *why) {
     return false;
 }
 
-static struct nl_slice string_of(struct json_object *value) {
-    return nl_slice(json_object_get_string(value), (size_t)json_object_get_string_len(value));
-}
-
 static bool enter(struct pack *p) {
     return p->depth++ < PACK_DEPTH || refuse(p, "data is nested too deeply for the broker's frames");
 }
@@ -309,7 +305,7 @@ static bool pack_array(struct pack *p, struct json_object *array) {
 static bool pack_float_tag(struct pack *p, struct json_object *value) {
     struct nl_slice name = {NULL, 0};
     if (json_object_is_type(value, json_type_string))
-        name = string_of(value);
+        name = nl_json_text(value);
     if (nl_slice_equal(name, nl_slice_str("nan")))
         msgpack_pack_double(&p->pk, (double)NAN);
     else if (nl_slice_equal(name, nl_slice_str("inf")))
@@ -326,7 +322,8 @@ static bool pack_bytes(struct pack *p, enum tag tag, int8_t code, struct json_ob
                        const char *why) {
     struct nl_buffer bytes;
     nl_buffer_init(&bytes);
-    bool good = json_object_is_type(base64, json_type_string) && nl_base64_decode(&bytes, string_of(base64));
+    bool good =
+        json_object_is_type(base64, json_type_string) && nl_base64_decode(&bytes, nl_json_text(base64));
     if (good && tag == TAG_STR) {
         nl_packer_str(&p->pk, nl_slice(bytes.bytes, bytes.len));
     } else if (good && tag == TAG_BYTES) {
@@ -427,7 +424,7 @@ static bool pack_value(struct pack *p, struct json_object *value) {
         msgpack_pack_double(&p->pk, json_object_get_double(value));
         return true;
     case json_type_string:
-        nl_packer_str(&p->pk, string_of(value));
+        nl_packer_str(&p->pk, nl_json_text(value));
         return true;
     case json_type_array:
         return pack_array(p, value);

@@ -19,12 +19,11 @@ static void answer(struct nl_client *c, struct nl_object *o) {
 /* Begins an answer that carries the request's id. */
 static void begin(struct nl_object *o, const char *type, const struct nl_request *r) {
     nl_object_begin(o, type);
-    if (r->id != NULL)
-        nl_object_json(o, "id", nl_slice_str(r->id));
+    nl_object_id(o, r->id);
 }
 
 static void refuse(struct nl_client *c, const struct nl_request *r, enum nl_error error, const char *hint) {
-    nl_client_send(c, nl_error_line(error, nl_request_name(r->type), r->id, r->topic, hint), false);
+    nl_client_send(c, nl_request_error_line(error, r, hint), false);
 }
 
 static struct nl_access_question question(const struct nl_client *c, enum nl_right right,
@@ -77,8 +76,7 @@ static void auth_answer(struct nl_client *c, const struct nl_session *s, const c
     struct nl_object o;
 
     nl_object_begin(&o, "auth");
-    if (id != NULL)
-        nl_object_json(&o, "id", nl_slice_str(id));
+    nl_object_id(&o, id);
     nl_object_bool(&o, "success", true);
     nl_session_describe_auth(s, &o);
     answer(c, &o);
@@ -89,13 +87,9 @@ static void auth_refusal(struct nl_client *c, const char *id, enum nl_error erro
 
     c->auth_failed = true;
     nl_object_begin(&o, "auth");
-    if (id != NULL)
-        nl_object_json(&o, "id", nl_slice_str(id));
+    nl_object_id(&o, id);
     nl_object_bool(&o, "success", false);
-    nl_object_cstr(&o, "error", nl_error_name(error));
-    if (nl_error_code(error) != 0)
-        nl_object_int(&o, "code", nl_error_code(error));
-    nl_object_cstr(&o, "hint", hint == NULL ? nl_error_hint(error) : hint);
+    nl_object_error(&o, error, hint);
     answer(c, &o);
 }
 
@@ -189,6 +183,7 @@ static void on_hello(struct nl_client *c, struct nl_request *r) {
     nl_object_open(&o, "limits", '{');
     nl_object_int(&o, "line", (int64_t)config->line_limit);
     nl_object_int(&o, "depth", (int64_t)config->depth_limit);
+    nl_object_int(&o, "values", NL_VALUES_MAX);
     nl_object_int(&o, "filters", NL_FILTERS_MAX);
     nl_object_int(&o, "subscriptions", (int64_t)config->max_subscriptions);
     nl_object_int(&o, "output", (int64_t)config->client_output_limit);

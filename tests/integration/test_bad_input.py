@@ -3,9 +3,11 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import struct
+from pathlib import Path
 from typing import Any, Callable
 
 import pytest
@@ -20,7 +22,13 @@ BAD_LINES = [
     (b"not json", "bad_json"), (b"[]", "bad_json"), (b'"text"', "bad_json"), (b"{", "bad_json"),
     (b'{"type":"ping"} x', "bad_json"), (b'{"type":"ping",}', "bad_json"), (b"{'type':'ping'}", "bad_json"),
     (b'{"type":"ping"}\0', "bad_json"), (b"\0", "bad_json"), (b'{"a":NaN,"type":"ping"}', "bad_json"),
-    (b'{"type":"publish","topic":"demo/ops/events","data":18446744073709551616}', "bad_json"),
+    (b'{"type":"publish","topic":"demo/ops/events","data":18446744073709551616}', "bad_payload"),
+    (b'{"type":"publish","topic":"demo/ops/events","data":[1e999]}', "bad_payload"),
+    (b'{"type":"publish","topic":"demo/ops/events","data":{"\\u0000":1}}', "bad_payload"),
+    (b'{"type":"publish","topic":"demo/ops/events","data":"\\ud800"}', "bad_payload"),
+    (b'{"type":"publish","topic":"demo/ops/events","data":1,"filter":"\\udc00"}', "bad_field"),
+    (b'{"type":"subscribe","topic":"demo/ops/events","filters":["a|"]}', "bad_filter"),
+    (b'{"type":"ping","x":[' + b"{}," * 200000 + b"0]}", "too_many_values"),
     (b'{"type":"ping","x":"\xff"}', "bad_utf8"), (b'{"type":"ping","x":"\xed\xa0\x80"}', "bad_utf8"),
     (b'{"type":"ping","x":"\xc0\xaf"}', "bad_utf8"), (b"\xfe\xff", "bad_utf8"),
     (b'{"type":"ping","x":' + b"[" * 65 + b"]" * 65 + b"}", "too_deep"),
@@ -57,7 +65,7 @@ def steady(broker: Broker) -> int:
     return broker.counters()["connections"]
 
 
-@pytest.mark.parametrize("line,error", BAD_LINES)
+@pytest.mark.parametrize("line,error", BAD_LINES, ids=[f"{n}-{error}" for n, (_, error) in enumerate(BAD_LINES)])
 def test_one_error_and_the_next_line_works(daemon: Daemon, broker: Broker, connect: Connect, line: bytes,
                                            error: str) -> None:
     before = steady(broker)
@@ -76,6 +84,42 @@ def test_the_error_for_an_unreadable_line_is_an_answer(connect: Connect) -> None
     client.ok(type="events", only=[])
     client.write(b"nonsense\n")
     assert client.receive(type="error")["error"] == "bad_json"
+
+
+def test_json_that_cannot_be_held_is_answered_with_its_id(connect: Connect) -> None:
+    client = connect()
+    for data in (b"18446744073709551616", b"[-9223372036854775809]", b"1e999", b'{"\\u0000":1}', b'"\\ud800"'):
+        client.write(b'{"type":"publish","topic":"demo/ops/events","data":%s,"id":1,"msgRef":"m"}\n' % data)
+        answer = client.receive(id=1)
+        assert answer["error"] == "bad_payload" and answer["request"] == "publish" and answer["msgRef"] == "m"
+        assert answer["hint"].startswith("byte ")
+
+
+def test_bad_json_says_where_and_why(connect: Connect) -> None:
+    client = connect()
+    for line, hint in ((b'{"type":"ping"} {"type":"ping"}', "byte 17: a second object"),
+                       (b'{"type":"ping","x":NaN}', "byte 20: NaN"), (b'  "type": "ping",', "byte 3: an object must"),
+                       (b'{', "byte 2: the line ends within the object")):
+        client.write(line + b"\n")
+        assert client.receive(error="bad_json")["hint"].startswith(hint)
+
+
+def memory_peak(daemon: Daemon) -> int:
+    """The most memory that the daemon has had, in bytes."""
+    (line,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{daemon.process.pid}/status").read_text(), re.M)
+    return int(line) * 1024
+
+
+def test_a_line_of_small_values_costs_little(daemon: Daemon, connect: Connect) -> None:
+    """The worst that a line of 2 MiB can hold is refused before anything is made of it."""
+    client = connect()
+    line = b'{"type":"ping","x":[' + b",".join([b"{}"] * 690000) + b"]}"
+    assert len(line) < client.ok(type="hello")["limits"]["line"]
+    before = memory_peak(daemon)
+    client.write((line + b"\n") * 3)
+    for _ in range(3):
+        assert client.receive(type="error")["error"] == "too_many_values"
+    assert memory_peak(daemon) - before < 60 << 20
 
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
@@ -172,6 +216,6 @@ def test_ids_of_every_kind(connect: Connect) -> None:
     for id in ("x" * 255, 2**64, 1.0, True, [], {}):
         client.send(type="ping", id=id)
         answer = client.receive(type="error")
-        assert answer["error"] in ("bad_field", "bad_json") and "id" not in answer
+        assert answer["error"] == "bad_field" and answer["field"] == "id" and "id" not in answer
     client.send(type="ping", id=None)
     assert client.receive(type="pong") == {"type": "pong"}

@@ -82,6 +82,29 @@ def test_there_are_examples() -> None:
     assert table - {""} <= shown
 
 
+def rows(title: str) -> list[str]:
+    """The first cells of the table that begins with this line: all of it, up to the end of its section."""
+    section = TEXT.split(f"{title}\n", 1)[1].split("\n#", 1)[0]
+    table = section.split("\n\n", 1)[0]
+    assert "\n| " not in section[len(table):], "one table, without a gap"
+    return re.findall(r"^\| `(\w+)` \|", table, re.M)
+
+
+def test_reasons_are_those_of_the_source() -> None:
+    source = (ROOT / "daemon" / "model" / "session.h").read_text(encoding="utf-8")
+    names = re.findall(r'^    X\(\w+, "(\w+)"\)', source.split("#define NL_REASONS(X)")[1].split("enum nl_reason")[0], re.M)
+    assert len(names) > 10 and rows("| reason | meaning |") == names
+
+
+def test_every_event_is_in_the_table_or_not_sent_yet() -> None:
+    source = (ROOT / "protocol" / "request.h").read_text(encoding="utf-8")
+    names = set(re.findall(r'X\(\w+, "(\w+)"\)', source.split("#define NL_EVENTS(X)")[1].split("enum nl_event")[0]))
+    listed = rows("| event | fields | when |")
+    (later,) = re.findall(r"^(.*) are events of this protocol too", TEXT, re.M)
+    assert len(names) > 10 and set(listed) | set(re.findall(r"`(\w+)`", later)) == names
+    assert len(listed) == len(set(listed)) and {"error", "dropped", "shutdown"} <= set(listed)
+
+
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_example(pair: tuple[Daemon, Broker], number: int) -> None:
     daemon, broker = pair

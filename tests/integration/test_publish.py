@@ -2,9 +2,11 @@
 """Publishing: checks, answers, pace, local delivery, the outbox while the broker is away."""
 
 import base64
+import json
 import time
 from typing import Any, Callable
 
+import msgpack
 import pytest
 import wsclient
 from control import Broker
@@ -50,6 +52,52 @@ def test_msg_ref_is_the_clients_own(broker: Broker, connect: Connect) -> None:
         client.nothing_else()
     refs = [entry["msgRef"] for entry in broker.accepts()]
     assert len(set(refs)) == 2 and "same" not in refs
+
+
+def test_every_error_of_a_publish_has_its_msg_ref(daemon: Daemon, connect: Connect) -> None:
+    client = connect()
+    for fields in ({"topic": "bad"}, {"filter": ""}, {"qos": 9}, {"data": {"$bytes": "?"}}, {"id": []},
+                   {"topic": "demo/nowhere/events"}):
+        client.send(**{"type": "publish", "topic": TOPIC, "data": 1, "msgRef": "mine", **fields})
+        assert client.receive(type="error")["msgRef"] == "mine"
+    client.send(type="publish", topic=TOPIC, msgRef="mine")
+    assert client.receive(error="missing_field")["msgRef"] == "mine"
+    with daemon.client() as other:
+        other.request(type="auth", session="nowhere")
+        other.send(type="publish", topic=TOPIC, data=1, msgRef="mine")
+        assert other.receive(error="not_authenticated")["msgRef"] == "mine"
+
+
+SHAPES: list[Any] = [
+    [n % 256 for n in range(580_000)], [n / 7 for n in range(100_000)], ["x"] * 400_000, [[n % 100, n % 200] for n in range(225_000)],
+    [{"x": n % 100 + 0.5, "y": n % 50 + 0.5} for n in range(38_000)], [{"id": n, "ok": True} for n in range(70_000)],
+    {f"k{n}": n for n in range(80_000)}, {"type": "Buffer", "data": [n % 256 for n in range(560_000)]},
+    [{"t": 1_700_000_000 + n, "v": n / 8, "tag": "a"} for n in range(35_000)]]
+
+
+@pytest.mark.parametrize("shape", range(len(SHAPES)))
+def test_data_as_large_as_the_broker_takes_of_every_shape(broker: Broker, connect: Connect, shape: int) -> None:
+    """The limits of a line are no limit for what people publish: numbers, points, records, bytes as a list."""
+    client, data = connect(), SHAPES[shape]
+    line = json.dumps({"type": "publish", "topic": TOPIC, "data": data, "id": 1}, separators=(",", ":")).encode()
+    packed = len(msgpack.packb(data))
+    assert len(line) > 1_900_000 or 700_000 < packed < 921_600, "as large as it can be"
+    client.write(line + b"\n")
+    assert client.receive(id=1)["type"] == "published"
+    assert broker.accepts()[0]["data"] == data
+
+
+def test_joined_and_listed_filters_are_the_same(broker: Broker, connect: Connect) -> None:
+    """What comes as the filter of a message can be published with, and subscribed to, as it is."""
+    publisher, listed, joined = connect(), connect(), connect()
+    listed.ok(type="subscribe", topic=TOPIC, filters=[["Lang:EN", "b"]])
+    answer = joined.ok(type="subscribe", topic=TOPIC, filters=["lang:en|b"])
+    assert answer["filters"] == [["lang:en", "b"]]
+    for fields in ({"filters": ["b", "lang:en"]}, {"filter": "b|lang:en"}, {"filter": "lang:en|B"}):
+        publisher.ok(type="publish", topic=TOPIC, data=1, **fields)
+        for client in (listed, joined):
+            client.message(1, filter="b|lang:en")
+    assert broker.accepts()[2]["filter"] == "b|lang:en"
 
 
 def test_others_on_this_session_get_it_and_the_publisher_does_not(

@@ -194,7 +194,7 @@ static void test_error_lines(void **state) {
     check_line(
         nl_error_line(NL_ERROR_OUTBOX_FULL, "publish", "7", nl_slice_str("a/b/c"), "wait \"here\""),
         "{\"type\":\"error\",\"request\":\"publish\",\"id\":7,\"error\":\"outbox_full\",\"code\":43050,"
-        "\"topic\":\"a/b/c\",\"hint\":\"wait \\\"here\\\"\"}");
+        "\"hint\":\"wait \\\"here\\\"\",\"topic\":\"a/b/c\"}");
     check_line(nl_error_line(NL_ERROR_NOT_SUBSCRIBED, NULL, NULL, none, NULL),
                "{\"type\":\"error\",\"error\":\"not_subscribed\",\"hint\":\"subscribe to the topic first\"}");
     check_line(nl_error_line(NL_ERROR_TIMEOUT, NULL, "\"i\\\"\"", none, "x"),
@@ -208,15 +208,31 @@ static void test_refusal_lines(void **state) {
                            .id = id,
                            .field = "retain",
                            .hint = "true or false",
-                           .topic = "a/b/c"};
+                           .topic = "a/b/c",
+                           .msg_ref = "m \"1\""};
     struct nl_refusal bare = {.error = NL_ERROR_UNKNOWN_TYPE};
     (void)state;
     check_line(
         nl_refusal_line(&r),
         "{\"type\":\"error\",\"request\":\"publish\",\"id\":\"i\",\"error\":\"bad_field\",\"code\":43011,"
-        "\"field\":\"retain\",\"topic\":\"a/b/c\",\"hint\":\"true or false\"}");
+        "\"hint\":\"true or false\",\"field\":\"retain\",\"topic\":\"a/b/c\",\"msgRef\":\"m \\\"1\\\"\"}");
     check_line(nl_refusal_line(&bare), "{\"type\":\"error\",\"error\":\"unknown_type\",\"code\":43004,"
                                        "\"hint\":\"see PROTOCOL.md for the request types\"}");
+}
+
+static void test_errors_of_a_request(void **state) {
+    char id[] = "7";
+    struct nl_request r = {
+        .type = NL_REQUEST_PUBLISH, .id = id, .topic = nl_slice_str("a/b/c"), .msg_ref = nl_slice_str("m1")};
+    struct nl_request bare = {.type = NL_REQUEST_STATUS};
+    (void)state;
+    check_line(
+        nl_request_error_line(NL_ERROR_NOT_PERMITTED, &r, "x"),
+        "{\"type\":\"error\",\"request\":\"publish\",\"id\":7,\"error\":\"not_permitted\",\"code\":43030,"
+        "\"hint\":\"x\",\"topic\":\"a/b/c\",\"msgRef\":\"m1\"}");
+    check_line(nl_request_error_line(NL_ERROR_ACCESS_DENIED, &bare, NULL),
+               "{\"type\":\"error\",\"request\":\"status\",\"error\":\"access_denied\","
+               "\"hint\":\"the broker refuses this token\"}");
 }
 
 /* ---- frames ---- */
@@ -566,6 +582,7 @@ int main(void) {
         cmocka_unit_test(test_errors_are_documented),
         cmocka_unit_test(test_error_lines),
         cmocka_unit_test(test_refusal_lines),
+        cmocka_unit_test(test_errors_of_a_request),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_hidden_filter),
         cmocka_unit_test(test_unknown_fields_are_kept),

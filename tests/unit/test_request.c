@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "protocol/request.h"
+#include "protocol/transcode.h"
 #include "random_values.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -575,16 +576,12 @@ static void test_hello(void **state) {
     nl_request_deinit(&r);
 }
 
-/* Fields of other requests are unknown fields: whatever they hold. */
+/* Fields that no request has, whatever they hold. */
 static void test_unknown_fields_are_ignored(void **state) {
     (void)state;
-    pass_and_drop(
-        "{\"type\":\"ping\",\"topic\":7,\"filters\":{},\"qos\":\"x\",\"data\":[],\"token\":1,\"x\":[[]]}");
-    pass_and_drop("{\"type\":\"unsubscribe\",\"topic\":" TOPIC
-                  ",\"filters\":1,\"qos\":9,\"loadBalanceGroup\":7}");
-    pass_and_drop("{\"type\":\"subscribe\",\"topic\":" TOPIC ",\"filter\":1,\"retain\":1,\"msgRef\":0}");
-    pass_and_drop("{\"type\":\"publish\",\"topic\":" TOPIC
-                  ",\"data\":1,\"loadBalance\":\"x\",\"session\":{}}");
+    pass_and_drop("{\"type\":\"ping\",\"x\":[[]],\"Topic\":7,\"\":{},\"request\":\"x\",\"\\u0000\":1}");
+    pass_and_drop("{\"type\":\"subscribe\",\"topic\":" TOPIC ",\"ttl\":1,\"filt\":[\"x\"]}");
+    pass_and_drop("{\"type\":\"ping\",\"x\":1e999,\"y\":\"\\ud800\",\"z\":[{\"\\u0000\":1}]}");
 }
 
 /* ---- rules beyond single fields ---- */
@@ -663,8 +660,8 @@ static void test_bad_ids(void **state) {
         assert_string_equal(refusal.topic, "app/room/topic");
         nl_refusal_deinit(&refusal);
     }
-    refuse("{\"type\":\"ping\",\"id\":18446744073709551616}", NL_ERROR_BAD_JSON, "");
-    refuse("{\"type\":\"ping\",\"id\":-9223372036854775809}", NL_ERROR_BAD_JSON, "");
+    refuse("{\"type\":\"ping\",\"id\":18446744073709551616}", NL_ERROR_BAD_FIELD, "id");
+    refuse("{\"type\":\"ping\",\"id\":-9223372036854775809}", NL_ERROR_BAD_FIELD, "id");
     refuse("{\"type\":\"x\",\"id\":1.5}", NL_ERROR_UNKNOWN_TYPE, "");
 }
 
@@ -763,6 +760,8 @@ static void test_hints(void **state) {
                "publish needs \"topic\"");
     check_hint("{\"type\":\"subscribe\",\"topic\":" TOPIC ",\"qos\":3}", NL_ERROR_BAD_FIELD, "qos",
                "0, 1 or 2");
+    check_hint("{\"type\":\"publish\",\"topic\":" TOPIC ",\"data\":1,\"filter\":[\"x\"]}",
+               NL_ERROR_BAD_FILTER, "filter", "for a list there is filters");
     check_hint("{\"type\":\"publish\",\"topic\":" TOPIC ",\"data\":1,\"retain\":1}", NL_ERROR_BAD_FIELD,
                "retain", "retain is true or false");
     /* What cannot be shown, or is too long to be, is not. */
@@ -773,9 +772,145 @@ static void test_hints(void **state) {
     assert_string_equal(refusal.hint, "");
 }
 
+/* What is wrong with a line, and at which byte of it. */
+static void test_hints_of_bad_json(void **state) {
+    static const struct {
+        const char *line, *hint;
+    } cases[] = {
+        {"GET / HTTP/1.1", "byte 1: an object must begin here"},
+        {"  \"topic\": \"a/b/c\",", "byte 3: an object must begin here"},
+        {"}", "byte 1: an object must begin here"},
+        {"   ", "byte 4: an object must begin here"},
+        {"[{\"type\":\"ping\"}]", "byte 1: an object must begin here"},
+        {"{", "byte 2: the line ends within the object"},
+        {"{\"type\":\"ping\",", "byte 16: the line ends within the object"},
+        {"{\"type\":\"pi", "byte 12: the line ends within the object"},
+        {"{\"type\":tr", "byte 9: this is no JSON value"},
+        {"{\"type\":\"ping\"} {\"type\":\"ping\"}", "byte 17: a second object"},
+        {"{\"type\":\"ping\"}}", "byte 16: something follows"},
+        {"{\"type\":\"ping\",}", "byte 16: a comma is followed by a key"},
+        {"{'type':'ping'}", "byte 2: a key in double quotes"},
+        {"{\"type\":'ping'}", "byte 9: strings have double quotes"},
+        {"{type:\"ping\"}", "byte 2: a key in double quotes"},
+        {"{\"type\" \"ping\"}", "byte 9: a colon"},
+        {"{\"type\":\"ping\" \"id\":1}", "byte 16: a comma or the }"},
+        {"{\"x\":[1 2]}", "byte 9: a comma or the ]"},
+        {"{\"x\":[1,]}", "byte 9: a value is missing"},
+        {"{\"x\":}", "byte 6: a value is missing"},
+        {"{\"x\":NaN}", "byte 6: NaN and Infinity"},
+        {"{\"x\":-Infinity}", "byte 6: NaN and Infinity"},
+        {"{\"x\":True}", "byte 6: true, false and null are lower case"},
+        {"{\"x\":undefined}", "byte 6: this is no JSON value"},
+        {"{\"x\":+1}", "byte 6: this is no JSON value"},
+        {"{\"x\":01}", "byte 6: a number has no leading zeros"},
+        {"{\"x\":1.}", "byte 8: a digit is missing"},
+        {"{\"x\":1e+}", "byte 9: a digit is missing"},
+        {"{\"x\":\"a\tb\"}", "byte 8: a control character"},
+        {"{\"x\":\"\\x41\"}", "byte 8: JSON has no such escape"},
+        {"{\"x\":\"\\u12g4\"}", "byte 11: four hexadecimal digits"},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct nl_refusal refusal;
+        refuse_into(cases[i].line, NL_ERROR_BAD_JSON, "", &refusal);
+        if (strncmp(refusal.hint, cases[i].hint, strlen(cases[i].hint)) != 0)
+            fail_msg("%s\nhas the hint \"%s\"", cases[i].line, refusal.hint);
+        nl_refusal_deinit(&refusal);
+    }
+}
+
+/* JSON that cannot be held harms the field that it is in, and is told with id, topic and msgRef. */
+static void test_what_cannot_be_held(void **state) {
+    static const struct {
+        const char *value, *hint;
+    } values_unheld[] = {
+        {"18446744073709551616", "an integer that 64 bits do not hold"},
+        {"-9223372036854775809", "an integer that 64 bits do not hold"},
+        {"1e999", "a number that a double does not hold"},
+        {"-1e999", "a number that a double does not hold"},
+        {"\"\\ud800\"", "half of a surrogate pair"},
+        {"\"\\udc00\"", "half of a surrogate pair"},
+        {"\"\\ud800\\ud83d\\ude00\"", "half of a surrogate pair"},
+        {"\"\\ud800\\n\"", "half of a surrogate pair"},
+        {"{\"\\u0000\":1}", "a key with U+0000"},
+        {"[{\"a\":[\"\\udfff\",1e999]}]", "half of a surrogate pair"},
+    };
+    (void)state;
+    for (size_t f = 0; f < COUNT(fields); f++)
+        for (size_t v = 0; v < COUNT(values_unheld); v++) {
+            bool data = fields[f].kind == DATA;
+            struct nl_refusal refusal;
+            char line[500];
+            snprintf(line, sizeof(line), "{\"id\":7,\"type\":\"%s\"%s,\"%s\" : %s }", fields[f].type,
+                     fields[f].others, fields[f].name, values_unheld[v].value);
+            refuse_into(line, data ? NL_ERROR_BAD_PAYLOAD : NL_ERROR_BAD_FIELD, data ? "" : fields[f].name,
+                        &refusal);
+            assert_string_equal(refusal.id, "7");
+            assert_string_equal(nl_request_name(refusal.type), fields[f].type);
+            assert_non_null(strstr(refusal.hint, values_unheld[v].hint));
+            nl_refusal_deinit(&refusal);
+        }
+    check_hint("{\"type\":\"publish\",\"topic\":" TOPIC ",\"data\":[1,1e999]}", NL_ERROR_BAD_PAYLOAD, "",
+               "byte 54: a number");
+    refuse("{\"type\":1e999}", NL_ERROR_BAD_FIELD, "type");
+    refuse("{\"type\":\"ping\",\"id\":\"\\ud800\"}", NL_ERROR_BAD_FIELD, "id");
+}
+
+/* Around what cannot be held all else is read as ever; of a key that comes twice the last one counts. */
+static void test_around_what_cannot_be_held(void **state) {
+    struct nl_request r;
+    (void)state;
+    pass(" { \"x\" : 1e999 , \"data\" : { \"a\" : [ 1, null, \"\\u00e4\" ] } , \"\\u0074ype\" : \"publish\" ,"
+         " \"y\\u0000\":\"\\ud800\", \"topic\":" TOPIC ",\"retain\":true,\"filter\":null,\"qos\":2} ",
+         &r);
+    assert_string_equal(json_object_to_json_string_ext(r.data, JSON_C_TO_STRING_PLAIN),
+                        "{\"a\":[1,null,\"ä\"]}");
+    assert_true(r.retain);
+    assert_int_equal(r.qos, 2);
+    nl_request_deinit(&r);
+    pass("{\"type\":\"publish\",\"topic\":" TOPIC ",\"data\":1e999,\"data\":null}", &r);
+    assert_true(r.has_data);
+    assert_null(r.data);
+    nl_request_deinit(&r);
+    refuse("{\"type\":\"publish\",\"topic\":" TOPIC ",\"data\":null,\"data\":1e999}", NL_ERROR_BAD_PAYLOAD,
+           "");
+}
+
+static void test_msg_ref_of_a_refusal(void **state) {
+    static const struct {
+        const char *members;
+        enum nl_error error;
+        const char *field, *msg_ref;
+    } cases[] = {
+        {"\"topic\":\"bad\",\"data\":1,\"msgRef\":\"m1\"", NL_ERROR_BAD_TOPIC, "topic", "m1"},
+        {"\"topic\":" TOPIC ",\"msgRef\":\"m1\"", NL_ERROR_MISSING_FIELD, "data", "m1"},
+        {"\"msgRef\":\"m1\",\"topic\":" TOPIC ",\"data\":1e999", NL_ERROR_BAD_PAYLOAD, "", "m1"},
+        {"\"topic\":" TOPIC ",\"data\":1,\"filter\":\"\",\"msgRef\":\"ä\"", NL_ERROR_BAD_FILTER, "filter",
+         "ä"},
+        {"\"topic\":" TOPIC ",\"data\":1,\"id\":[],\"msgRef\":\"m1\"", NL_ERROR_BAD_FIELD, "id", "m1"},
+        {"\"topic\":" TOPIC ",\"data\":1,\"msgRef\":7", NL_ERROR_BAD_FIELD, "msgRef", ""},
+        {"\"topic\":" TOPIC ",\"data\":1,\"msgRef\":\"a\\u0000\"", NL_ERROR_BAD_FIELD, "msgRef", ""},
+    };
+    struct nl_refusal refusal;
+    char line[600], ref[NL_MSG_REF_MAX + 1] = {0};
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        snprintf(line, sizeof(line), "{\"type\":\"publish\",%s}", cases[i].members);
+        refuse_into(line, cases[i].error, cases[i].field, &refusal);
+        assert_string_equal(refusal.msg_ref, cases[i].msg_ref);
+        nl_refusal_deinit(&refusal);
+    }
+    memset(ref, 'r', NL_MSG_REF_MAX);
+    snprintf(line, sizeof(line), "{\"type\":\"publish\",\"topic\":\"bad\",\"data\":1,\"msgRef\":\"%s\"}",
+             ref);
+    refuse_into(line, NL_ERROR_BAD_TOPIC, "topic", &refusal);
+    assert_string_equal(refusal.msg_ref, ref);
+    nl_refusal_deinit(&refusal);
+}
+
 static void test_topic_of_a_refusal(void **state) {
     struct nl_refusal refusal;
-    char line[600], topic[300];
+    char line[1200], topic[NL_TOPIC_MAX + 2];
     (void)state;
     refuse_into("{\"type\":\"subscribe\",\"topic\":" TOPIC ",\"qos\":9}", NL_ERROR_BAD_FIELD, "qos",
                 &refusal);
@@ -784,14 +919,51 @@ static void test_topic_of_a_refusal(void **state) {
     assert_string_equal(refusal.topic, "");
     refuse_into("{\"type\":\"subscribe\",\"topic\":7}", NL_ERROR_BAD_FIELD, "topic", &refusal);
     assert_string_equal(refusal.topic, "");
-    for (size_t len = sizeof(refusal.topic) - 1; len <= sizeof(refusal.topic); len++) {
+    for (size_t len = NL_TOPIC_MAX; len <= NL_TOPIC_MAX + 1; len++) {
         memset(topic, 'x', len);
         memcpy(topic, "a/b/", 4);
         topic[len] = '\0';
-        snprintf(line, sizeof(line), "{\"type\":\"subscribe\",\"topic\":\"%s\",\"qos\":9}", topic);
-        refuse_into(line, NL_ERROR_BAD_FIELD, "qos", &refusal);
-        assert_string_equal(refusal.topic, len < sizeof(refusal.topic) ? topic : "");
+        snprintf(line, sizeof(line), "{\"type\":\"subscribe\",\"qos\":9,\"topic\":\"%s\",\"x\":1}", topic);
+        bool fits = len <= NL_TOPIC_MAX;
+        refuse_into(line, fits ? NL_ERROR_BAD_FIELD : NL_ERROR_BAD_TOPIC, fits ? "qos" : "topic", &refusal);
+        assert_string_equal(refusal.topic, fits ? topic : "");
     }
+}
+
+/* ---- how many values ---- */
+
+/* A ping with count times text, and rest, in an unknown field. */
+static enum nl_error many(const char *text, size_t count, const char *rest) {
+    struct nl_refusal refusal;
+    struct nl_request r;
+    struct nl_buffer line;
+    nl_buffer_init(&line);
+    nl_buffer_append_str(&line, "{\"type\":\"ping\",\"x\":[");
+    while (count--) {
+        nl_buffer_append_str(&line, text);
+        nl_buffer_append_byte(&line, ',');
+    }
+    nl_buffer_append_str(&line, rest);
+    nl_buffer_append_str(&line, "]}");
+    enum nl_error error = nl_request_parse(nl_slice(line.bytes, line.len), DEPTH, &r, &refusal);
+    nl_buffer_deinit(&line);
+    if (error == NL_OK)
+        nl_request_deinit(&r);
+    else
+        assert_null(refusal.id);
+    return error;
+}
+
+static void test_number_of_values(void **state) {
+    const size_t left = NL_VALUES_MAX - 8 - 1 - 2; /* the request itself, its type, and the list */
+    (void)state;
+    assert_int_equal(many("1", left - 1, "1"), NL_OK);
+    assert_int_equal(many("1", left, "1"), NL_ERROR_TOO_MANY_VALUES);
+    assert_int_equal(many("\"\"", left, "null"), NL_ERROR_TOO_MANY_VALUES);
+    assert_int_equal(many("[]", left / 2, "0"), left % 2 ? NL_OK : NL_ERROR_TOO_MANY_VALUES);
+    assert_int_equal(many("[]", left / 2, "[]"), NL_ERROR_TOO_MANY_VALUES);
+    assert_int_equal(many("{}", left / 8 - 1, "{}"), NL_OK);
+    assert_int_equal(many("{}", left / 8, "{}"), NL_ERROR_TOO_MANY_VALUES);
 }
 
 /* The error of a line that is no request has nothing of what the line may have held. */
@@ -905,8 +1077,8 @@ static void test_poison(void **state) {
         {PUBLISH("\"msgRef\":\"\xff\xfe\""), NL_ERROR_BAD_UTF8, ""},
         {PUBLISH("\"filters\":[\"a\",\"\xff\xfe\"]"), NL_ERROR_BAD_UTF8, ""},
         {PUBLISH("\"filter\":\"\xff\xfe\""), NL_ERROR_BAD_UTF8, ""},
-        {PUBLISH("\"filter\":\"\\ud800\""), NL_ERROR_BAD_JSON, ""},
-        {PUBLISH("\"filters\":[\"\\udc00\"]"), NL_ERROR_BAD_JSON, ""},
+        {PUBLISH("\"filter\":\"\\ud800\""), NL_ERROR_BAD_FIELD, "filter"},
+        {PUBLISH("\"filters\":[\"\\udc00\"]"), NL_ERROR_BAD_FIELD, "filters"},
         {PUBLISH("\"filters\":[{\"$str\":\"//5B\"}]"), NL_ERROR_BAD_FILTER, "filters"},
         {PUBLISH("\"filter\":{\"$str\":\"//5B\"}"), NL_ERROR_BAD_FILTER, "filter"},
         {PUBLISH("\"msgRef\":{\"$str\":\"//5B\"}"), NL_ERROR_BAD_FIELD, "msgRef"},
@@ -985,7 +1157,12 @@ int main(void) {
         cmocka_unit_test(test_long_ids),
         cmocka_unit_test(test_every_refusal_has_the_id),
         cmocka_unit_test(test_hints),
+        cmocka_unit_test(test_hints_of_bad_json),
+        cmocka_unit_test(test_what_cannot_be_held),
+        cmocka_unit_test(test_around_what_cannot_be_held),
+        cmocka_unit_test(test_msg_ref_of_a_refusal),
         cmocka_unit_test(test_topic_of_a_refusal),
+        cmocka_unit_test(test_number_of_values),
         cmocka_unit_test(test_unreadable_lines),
         cmocka_unit_test(test_depth),
         cmocka_unit_test(test_token_is_not_told),

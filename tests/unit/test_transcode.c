@@ -8,9 +8,14 @@
 #include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
+
+#include <dlfcn.h>
 
 #include "protocol/hash.h"
+#include "protocol/json.h"
 #include "protocol/scan.h"
 #include "protocol/transcode.h"
 #include "random_values.h"
@@ -1068,6 +1073,74 @@ static void test_buffers_grow_and_are_given_away(void **state) {
     nl_buffer_deinit(&b);
 }
 
+/* ---- no memory ---- */
+
+/* Which of json-c's functions finds no memory: it then returns NULL and tells no error. */
+static enum { ENOUGH, NO_TOKENER, NO_TREE } memory;
+
+struct json_tokener *json_tokener_new_ex(int depth) {
+    struct json_tokener *(*real)(int);
+    *(void **)&real = dlsym(RTLD_NEXT, "json_tokener_new_ex");
+    return memory == NO_TOKENER ? NULL : real(depth);
+}
+
+struct json_object *json_tokener_parse_ex(struct json_tokener *tokener, const char *text, int len) {
+    struct json_object *(*real)(struct json_tokener *, const char *, int);
+    *(void **)&real = dlsym(RTLD_NEXT, "json_tokener_parse_ex");
+    return memory == NO_TREE ? NULL : real(tokener, text, len);
+}
+
+/* As everywhere the process ends: the line is not blamed. 1e999 is read member by member. */
+static void test_no_memory_is_no_bad_json(void **state) {
+    static const char *const lines[] = {"{\"a\":1}", "{\"a\":1e999}"};
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        struct json_object *object = NULL;
+        struct nl_json_fault fault;
+        int status;
+        pid_t child = fork();
+        if (child == 0) {
+            fclose(stderr);
+            memory = i % 2 ? NO_TREE : NO_TOKENER;
+            _exit(nl_json_parse_line(nl_slice_str(lines[i / 2]), 64, &object, &fault) == NL_OK ? 2 : 3);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), EXIT_FAILURE);
+    }
+}
+
+/* What json-c can hold it gets, and only that: the marked members are those that it would change. */
+static void test_marks(void **state) {
+    static const char *const held[] = {"0",
+                                       "-0.0",
+                                       "1e308",
+                                       "18446744073709551615",
+                                       "true",
+                                       "false",
+                                       "null",
+                                       "\"\\u0000\"",
+                                       "\"\\ud83d\\ude00\"",
+                                       "[{}]",
+                                       "{\"\\u0001\":[]}"};
+    struct json_object *object, *value;
+    struct nl_json_fault fault;
+    char line[200];
+    (void)state;
+    for (size_t i = 0; i < sizeof(held) / sizeof(held[0]); i++) {
+        snprintf(line, sizeof(line), "{\"x\":%s,\"bad\":-1e999,\"y\":%s}", held[i], held[i]);
+        assert_int_equal(nl_json_parse_line(nl_slice_str(line), 64, &object, &fault), NL_OK);
+        assert_int_equal(json_object_object_length(object), 3);
+        assert_null(nl_json_unheld(json_object_object_get(object, "x")));
+        assert_null(nl_json_unheld(json_object_object_get(object, "y")));
+        assert_true(json_object_object_get_ex(object, "bad", &value));
+        assert_non_null(nl_json_unheld(value));
+        assert_true(
+            json_object_equal(json_object_object_get(object, "x"), json_object_object_get(object, "y")));
+        json_object_put(object);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table_both_ways),
@@ -1096,6 +1169,8 @@ int main(void) {
         cmocka_unit_test(test_pairs_at_every_level),
         cmocka_unit_test(test_long_strings),
         cmocka_unit_test(test_buffers_grow_and_are_given_away),
+        cmocka_unit_test(test_no_memory_is_no_bad_json),
+        cmocka_unit_test(test_marks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
