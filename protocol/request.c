@@ -384,6 +384,56 @@ static enum nl_error read_fields(struct parse *p) {
     return NL_OK;
 }
 
+/* ---- fields of other requests ---- */
+
+static const struct field *find_field(const struct request_kind *kind, const char *name) {
+    for (const struct field *f = kind->fields; f < kind->fields + FIELDS_MAX && f->name != NULL; f++)
+        if (strcmp(f->name, name) == 0)
+            return f;
+    return NULL;
+}
+
+/* The first type that has the field; NULL when none has it. */
+static const char *home_of(const char *name) {
+    for (int t = NL_REQUEST_NONE + 1; t < NL_REQUEST_COUNT; t++)
+        if (find_field(&kinds[t], name) != NULL)
+            return kinds[t].name;
+    return NULL;
+}
+
+/* The field of this type of which name is the beginning, or which is the beginning of name. */
+static const char *near_field(const struct request_kind *kind, const char *name) {
+    for (const struct field *f = kind->fields; f < kind->fields + FIELDS_MAX && f->name != NULL; f++)
+        if (strncmp(f->name, name, strlen(name)) == 0 || strncmp(f->name, name, strlen(f->name)) == 0)
+            return f->name;
+    return NULL;
+}
+
+static enum nl_error foreign_field(struct parse *p, const char *name, const char *home) {
+    const struct request_kind *kind = &kinds[p->request->type];
+    const char *near = near_field(kind, name);
+    char hint[sizeof(p->refusal->hint)];
+
+    if (near != NULL)
+        snprintf(hint, sizeof(hint), "%s has no \"%s\" but \"%s\"", kind->name, name, near);
+    else
+        snprintf(hint, sizeof(hint), "%s has no \"%s\"; it is a field of %s", kind->name, name, home);
+    return bad_field(p, name, hint);
+}
+
+/* Nobody writes a field of another request for nothing: left out, it would change what was asked. */
+static enum nl_error check_foreign(struct parse *p) {
+    const struct request_kind *kind = &kinds[p->request->type];
+
+    json_object_object_foreach(p->request->object, name, value) {
+        const char *home = value == NULL || find_field(kind, name) != NULL ? NULL : home_of(name);
+
+        if (home != NULL)
+            return foreign_field(p, name, home);
+    }
+    return NL_OK;
+}
+
 /* ---- rules beyond single fields ---- */
 
 static enum nl_error check_publish(struct parse *p) {
@@ -457,6 +507,8 @@ static enum nl_error parse_object(struct parse *p) {
         error = id_error;
     if (error == NL_OK)
         error = read_fields(p);
+    if (error == NL_OK)
+        error = check_foreign(p);
     if (error == NL_OK)
         error = check_rules(p);
     return error;

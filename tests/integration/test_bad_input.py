@@ -27,6 +27,8 @@ BAD_LINES = [
     (b'{"type":"publish","topic":"demo/ops/events","data":{"\\u0000":1}}', "bad_payload"),
     (b'{"type":"publish","topic":"demo/ops/events","data":"\\ud800"}', "bad_payload"),
     (b'{"type":"publish","topic":"demo/ops/events","data":1,"filter":"\\udc00"}', "bad_field"),
+    (b'{"type":"subscribe","topic":"demo/ops/events","filter":"region:us"}', "bad_field"),
+    (b'{"type":"status","session":"other"}', "bad_field"),
     (b'{"type":"subscribe","topic":"demo/ops/events","filters":["a|"]}', "bad_filter"),
     (b'{"type":"ping","x":[' + b"{}," * 200000 + b"0]}", "too_many_values"),
     (b'{"type":"ping","x":"\xff"}', "bad_utf8"), (b'{"type":"ping","x":"\xed\xa0\x80"}', "bad_utf8"),

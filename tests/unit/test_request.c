@@ -584,6 +584,30 @@ static void test_unknown_fields_are_ignored(void **state) {
     pass_and_drop("{\"type\":\"ping\",\"x\":1e999,\"y\":\"\\ud800\",\"z\":[{\"\\u0000\":1}]}");
 }
 
+/* Fields that only other requests have, whatever they hold; null counts as absent. */
+static void test_fields_of_other_requests(void **state) {
+    unsigned refused = 0;
+    (void)state;
+    for (size_t k = 0; k < COUNT(kinds); k++)
+        for (size_t f = 0; f < COUNT(fields); f++) {
+            char line[500];
+            bool own = false;
+            for (size_t i = 0; i < COUNT(fields); i++)
+                own = own || (strcmp(fields[i].type, kinds[k].type) == 0 &&
+                              strcmp(fields[i].name, fields[f].name) == 0);
+            if (own)
+                continue;
+            snprintf(line, sizeof(line), "{\"type\":\"%s\"%s,\"%s\":null}", kinds[k].type, kinds[k].members,
+                     fields[f].name);
+            pass_and_drop(line);
+            snprintf(line, sizeof(line), "{\"type\":\"%s\"%s,\"%s\":[]}", kinds[k].type, kinds[k].members,
+                     fields[f].name);
+            refuse(line, NL_ERROR_BAD_FIELD, fields[f].name);
+            refused++;
+        }
+    assert_in_range(refused, 100, 400);
+}
+
 /* ---- rules beyond single fields ---- */
 
 static void test_rules(void **state) {
@@ -760,6 +784,10 @@ static void test_hints(void **state) {
                "publish needs \"topic\"");
     check_hint("{\"type\":\"subscribe\",\"topic\":" TOPIC ",\"qos\":3}", NL_ERROR_BAD_FIELD, "qos",
                "0, 1 or 2");
+    check_hint("{\"type\":\"subscribe\",\"topic\":" TOPIC ",\"filter\":\"x\"}", NL_ERROR_BAD_FIELD, "filter",
+               "subscribe has no \"filter\" but \"filters\"");
+    check_hint("{\"type\":\"status\",\"session\":\"x\"}", NL_ERROR_BAD_FIELD, "session",
+               "status has no \"session\"; it is a field of auth");
     check_hint("{\"type\":\"publish\",\"topic\":" TOPIC ",\"data\":1,\"filter\":[\"x\"]}",
                NL_ERROR_BAD_FILTER, "filter", "for a list there is filters");
     check_hint("{\"type\":\"publish\",\"topic\":" TOPIC ",\"data\":1,\"retain\":1}", NL_ERROR_BAD_FIELD,
@@ -888,6 +916,8 @@ static void test_msg_ref_of_a_refusal(void **state) {
         {"\"topic\":" TOPIC ",\"data\":1,\"filter\":\"\",\"msgRef\":\"ä\"", NL_ERROR_BAD_FILTER, "filter",
          "ä"},
         {"\"topic\":" TOPIC ",\"data\":1,\"id\":[],\"msgRef\":\"m1\"", NL_ERROR_BAD_FIELD, "id", "m1"},
+        {"\"topic\":" TOPIC ",\"data\":1,\"token\":\"\",\"msgRef\":\"m1\"", NL_ERROR_BAD_FIELD, "token",
+         "m1"},
         {"\"topic\":" TOPIC ",\"data\":1,\"msgRef\":7", NL_ERROR_BAD_FIELD, "msgRef", ""},
         {"\"topic\":" TOPIC ",\"data\":1,\"msgRef\":\"a\\u0000\"", NL_ERROR_BAD_FIELD, "msgRef", ""},
     };
@@ -1151,6 +1181,7 @@ int main(void) {
         cmocka_unit_test(test_events),
         cmocka_unit_test(test_hello),
         cmocka_unit_test(test_unknown_fields_are_ignored),
+        cmocka_unit_test(test_fields_of_other_requests),
         cmocka_unit_test(test_rules),
         cmocka_unit_test(test_good_ids),
         cmocka_unit_test(test_bad_ids),
