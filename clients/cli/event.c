@@ -41,7 +41,7 @@ bool nolag_event_is(const struct nolag_event *e, const char *type) {
 
 bool nolag_event_is_unread(const struct nolag_event *e) {
     static const enum nl_error unread[] = {NL_ERROR_BAD_JSON, NL_ERROR_LINE_TOO_LONG, NL_ERROR_TOO_DEEP,
-                                           NL_ERROR_BAD_UTF8};
+                                           NL_ERROR_TOO_MANY_VALUES, NL_ERROR_BAD_UTF8};
 
     if (!nolag_event_is(e, "error") || e->id.len || e->request.len)
         return false;
