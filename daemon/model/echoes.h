@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Own messages that the broker will send back. A retained message must be published with
- * echo, or the broker would never give it to our later subscribers; its copy to ourselves, which
- * our clients have by then, is to be swallowed: the next message of that topic with an equal filter (or
- * a hidden one) and equal data, within NL_ECHO_WAIT_MS.
+ * Own retained messages that the broker sends us. A retained message must be published with
+ * echo, or the broker would never give it to our later subscribers. Our clients have it by the time it is
+ * published, and are not to have it a second time when it comes as
+ *
+ *   a copy      the next message of that topic with an equal filter (or a hidden one) and equal data, within
+ *               NL_ECHO_WAIT_MS. Not every broker sends copies: after one that did not come none is expected
+ * on this link, or somebody else's equal message would be taken for it. A broker that sent one does. retained
+ * after a change upstream, when the copy did not come, as a link was lost first or the broker sends none. One
+ * is kept for each topic and filter; the first message with these after a change upstream is it, if its data
+ * is equal, or has taken its place.
+ *
+ * A message whose `from` is not our own actor is neither.
  */
 #ifndef NL_MODEL_ECHOES_H
 #define NL_MODEL_ECHOES_H
@@ -11,33 +19,48 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "protocol/buffer.h"
+#include "protocol/frame.h"
 
 #define NL_ECHO_WAIT_MS 5000
-#define NL_ECHOES_MAX 4096 /* waiting at once; the oldest gives way */
+#define NL_ECHOES_MAX 4096 /* of each kind at once; the oldest gives way */
 
 struct nl_echo;
 
-struct nl_echoes {
-    struct nl_echo *list; /* oldest first, linked by prev, next */
+/* Linked by prev, next; oldest first. */
+struct nl_echo_list {
+    struct nl_echo *head;
     unsigned count;
 };
 
-void nl_echoes_init(struct nl_echoes *e);
+enum nl_copies { NL_COPIES_UNKNOWN, NL_COPIES_COME, NL_COPIES_NEVER };
+
+struct nl_echoes {
+    struct nl_echo_list expected; /* copies */
+    struct nl_echo_list kept;     /* retained ones whose msgId is not known */
+    enum nl_copies copies;
+    bool never; /* copies is known */
+    uint64_t seed;
+};
+
+/* never: this broker is known to send no copies. */
+void nl_echoes_init(struct nl_echoes *e, bool never, uint64_t seed);
 void nl_echoes_deinit(struct nl_echoes *e); /* forgets all */
 
-/* Expects a copy. key NULL = no filter. digest is nl_digest() of the data. */
-void nl_echoes_expect(struct nl_echoes *e, struct nl_slice topic, const char *key, uint64_t digest,
-                      uint64_t now_ms);
+/* An own message was published that the broker sends us too. key NULL = no filter. token: what take gives
+ * back. */
+void nl_echoes_expect(struct nl_echoes *e, struct nl_slice topic, const char *key, struct nl_slice data,
+                      uint64_t token, uint64_t now_ms);
 
-/* True when the message is an expected copy, which is then no longer expected. hidden: its filter is not
- * told. */
-bool nl_echoes_take(struct nl_echoes *e, struct nl_slice topic, struct nl_slice key, bool hidden,
-                    uint64_t digest, uint64_t now_ms);
+/* The link is gone: no copy comes any more. */
+void nl_echoes_down(struct nl_echoes *e);
 
-/* False when nothing is expected: the caller can save the digest. */
-static inline bool nl_echoes_waiting(const struct nl_echoes *e) {
-    return e->list != NULL;
-}
+enum nl_echo_kind { NL_ECHO_NONE, NL_ECHO_COPY, NL_ECHO_RETAINED };
+
+/*
+ * Which own message is this message of the broker? It is no longer waited for then. self: our actor, len 0 =
+ * not known. settling: upstream has changed lately, so retained messages may come. *token is set unless NONE.
+ */
+enum nl_echo_kind nl_echoes_take(struct nl_echoes *e, const struct nl_frame *message, struct nl_slice self,
+                                 bool settling, uint64_t now_ms, uint64_t *token);
 
 #endif

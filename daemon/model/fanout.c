@@ -83,7 +83,7 @@ unsigned nl_fanout_local(struct nl_fanout *f, struct nl_subscriptions *subscript
     struct delivery d = {.fanout = f, .message = message};
     uint64_t serial = next_serial();
     unsigned n = nl_subscriptions_deliver_local(subscriptions, message->topic, message->filter_key,
-                                                message->except, serial, now_ms, receive, &d);
+                                                message->except, message->token, serial, now_ms, receive, &d);
 
     finish(&d, n, message->except, serial);
     return n;

@@ -35,6 +35,7 @@ unsigned nl_fanout_message(struct nl_fanout *f, struct nl_subscriptions *subscri
 struct nl_local_message {
     struct nl_slice topic, data, from;
     const char *filter_key; /* NULL = none */
+    uint64_t token;         /* of a retained one; see nl_subscriptions_note_seen() */
     const struct nl_peer *except;
 };
 unsigned nl_fanout_local(struct nl_fanout *f, struct nl_subscriptions *subscriptions,

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "daemon/model/echoes.h"
+#include "daemon/model/seen.h"
 #include "protocol/alloc.h"
 #include "protocol/hazards.h"
 #include "protocol/line.h"
@@ -28,6 +29,7 @@ struct nl_publisher {
     unsigned refused;  /* or closed the link because of one */
     bool stopped;
     uint64_t seed;
+    uint64_t tokens; /* given to retained messages so far */
     uint64_t now_ms; /* of the call being served */
 };
 
@@ -78,26 +80,29 @@ static struct nl_line *publish_error_line(const struct nl_publisher *pub, enum n
     return nl_object_line(&o);
 }
 
-static void expect_echo(struct nl_publisher *pub, const struct nl_publish *p) {
-    struct nl_slice topic = nl_slice_str(p->topic);
+/* Stands for the msgId of a retained message until the broker tells it. */
+static uint64_t new_token(struct nl_publisher *pub) {
+    pub->tokens++;
+    return nl_seen_hash(nl_slice((const uint8_t *)&pub->tokens, sizeof(pub->tokens)), pub->seed);
+}
 
-    if (p->echo && nl_subscriptions_upstream_matches(pub->subscriptions, topic, p->filter_key))
-        nl_echoes_expect(&pub->echoes, topic, p->filter_key,
-                         nl_digest(nl_slice(p->data, p->data_len), pub->seed), pub->now_ms);
+static struct nl_slice own_actor(const struct nl_publisher *pub) {
+    return nl_slice_str(pub->actor == NULL ? "" : pub->actor);
 }
 
 static void deliver_published(struct nl_publisher *pub, const struct nl_publish *p) {
-    const char *from = pub->actor;
     struct nl_local_message m = {
         .topic = nl_slice_str(p->topic),
         .data = nl_slice(p->data, p->data_len),
-        .from = nl_slice_str(from == NULL ? "" : from),
+        .from = own_actor(pub),
+        .token = p->retain ? new_token(pub) : 0,
         .filter_key = p->filter_key,
         .except = pub->config->own_messages == NL_OWN_ECHO ? NULL : p->owner,
     };
 
     pub->carried |= p->hazards;
-    expect_echo(pub, p);
+    if (p->echo && nl_subscriptions_upstream_matches(pub->subscriptions, m.topic, m.filter_key))
+        nl_echoes_expect(&pub->echoes, m.topic, m.filter_key, m.data, m.token, pub->now_ms);
     nl_fanout_local(pub->fanout, pub->subscriptions, &m, pub->now_ms);
 }
 
@@ -224,20 +229,16 @@ void nl_publisher_request(struct nl_publisher *pub, struct nl_peer *peer, struct
     nl_publish_free(p);
 }
 
-bool nl_publisher_swallow(struct nl_publisher *pub, const struct nl_frame *m, uint64_t now_ms) {
-    struct nl_slice key = nl_slice(NULL, 0);
-    bool hidden;
+bool nl_publisher_swallow(struct nl_publisher *pub, const struct nl_frame *m, uint64_t now_ms, bool *mine) {
+    bool has_id = NL_FRAME_HAS(m, msg_id) && m->msg_id.len > 0, settling;
+    uint64_t token = 0;
 
-    if (!nl_echoes_waiting(&pub->echoes) || !NL_FRAME_HAS(m, topic) || !NL_FRAME_HAS(m, data))
-        return false;
-    if (NL_FRAME_HAS(m, filter))
-        nl_raw_string(m->filter, &key);
-    hidden = nl_slice_equal(key, nl_slice_str("#"));
-    if (!nl_echoes_take(&pub->echoes, m->topic, key, hidden, nl_digest(m->data, pub->seed), now_ms))
-        return false;
-    if (NL_FRAME_HAS(m, msg_id))
-        nl_subscriptions_note_seen(pub->subscriptions, m->topic, m->msg_id);
-    return true;
+    settling =
+        has_id && NL_FRAME_HAS(m, topic) && nl_subscriptions_settling(pub->subscriptions, m->topic, now_ms);
+    *mine = nl_echoes_take(&pub->echoes, m, own_actor(pub), settling, now_ms, &token) != NL_ECHO_NONE;
+    if (*mine && has_id)
+        nl_subscriptions_note_seen(pub->subscriptions, m->topic, m->msg_id, token, now_ms);
+    return *mine && !has_id;
 }
 
 /* ---- its life ---- */
@@ -262,7 +263,8 @@ static struct nl_outbox *make_outbox(struct nl_publisher *pub, uint64_t now_ms) 
 
 struct nl_publisher *nl_publisher_new(const struct nl_session_config *config,
                                       struct nl_subscriptions *subscriptions, struct nl_fanout *fanout,
-                                      const struct nl_publisher_ops *ops, uint64_t seed, uint64_t now_ms) {
+                                      const struct nl_publisher_ops *ops, bool no_copies, uint64_t seed,
+                                      uint64_t now_ms) {
     struct nl_publisher *pub = nl_calloc(1, sizeof(*pub));
 
     pub->config = config;
@@ -272,7 +274,7 @@ struct nl_publisher *nl_publisher_new(const struct nl_session_config *config,
     pub->seed = seed;
     pub->now_ms = now_ms;
     pub->max_data = DEFAULT_MAX_DATA;
-    nl_echoes_init(&pub->echoes);
+    nl_echoes_init(&pub->echoes, no_copies, seed);
     pub->outbox = make_outbox(pub, now_ms);
     return pub;
 }
@@ -310,7 +312,7 @@ bool nl_publisher_answer(struct nl_publisher *pub, const struct nl_frame *frame,
 
 bool nl_publisher_down(struct nl_publisher *pub, int close_code, uint64_t now_ms) {
     pub->now_ms = now_ms;
-    nl_echoes_deinit(&pub->echoes);
+    nl_echoes_down(&pub->echoes);
     return nl_outbox_down(pub->outbox, close_code);
 }
 

@@ -8,7 +8,7 @@
  * The largest payload it takes is learned from its errors and forgotten at each auth.
  *
  * A retained message goes upstream with echo, as some brokers would else never give it to our later
- * subscribers. Our own copy of it is swallowed (echoes.h): our clients had it when it was published.
+ * subscribers. What comes back of it (echoes.h) is not delivered to those who had it when it was published.
  *
  * Pure: no loop, no clock. now_ms is monotonic.
  */
@@ -32,10 +32,14 @@ struct nl_publisher_ops {
 
 struct nl_publisher;
 
-/* All but ops are borrowed and must outlive it. seed: of the digests by which copies are known. */
+/*
+ * All but ops are borrowed and must outlive it. no_copies: this broker is known to send none of own messages.
+ * seed: of the digests by which copies are known.
+ */
 struct nl_publisher *nl_publisher_new(const struct nl_session_config *config,
                                       struct nl_subscriptions *subscriptions, struct nl_fanout *fanout,
-                                      const struct nl_publisher_ops *ops, uint64_t seed, uint64_t now_ms);
+                                      const struct nl_publisher_ops *ops, bool no_copies, uint64_t seed,
+                                      uint64_t now_ms);
 struct nl_publisher *nl_publisher_free(struct nl_publisher *pub); /* takes NULL; returns NULL */
 
 /* For what concerns the outbox alone: its times, what is in it, what is passed over, up. */
@@ -54,8 +58,13 @@ void nl_publisher_auth(struct nl_publisher *pub, const char *actor, int64_t prot
 /* `published`, or an error with a msgRef. Returns false when it answers nothing of ours. */
 bool nl_publisher_answer(struct nl_publisher *pub, const struct nl_frame *frame, uint64_t now_ms);
 
-/* True when this message is our own retained one come back; it is to go to nobody then. */
-bool nl_publisher_swallow(struct nl_publisher *pub, const struct nl_frame *message, uint64_t now_ms);
+/*
+ * Is this message of the broker our own retained one come back? *mine says so. One with a msgId still goes
+ * the way of others, as one seen before: only to who subscribed since. Without, it is to go to nobody:
+ * returns true.
+ */
+bool nl_publisher_swallow(struct nl_publisher *pub, const struct nl_frame *message, uint64_t now_ms,
+                          bool *mine);
 
 /* The link is gone. As nl_outbox_down(). */
 bool nl_publisher_down(struct nl_publisher *pub, int close_code, uint64_t now_ms);

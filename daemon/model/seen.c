@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Two open-addressed tables; nothing is ever taken out of one but all of it. */
 #include "daemon/model/seen.h"
 
 #include <stdlib.h>
@@ -11,35 +12,61 @@ void nl_seen_init(struct nl_seen *s) {
 }
 
 void nl_seen_deinit(struct nl_seen *s) {
-    free(s->ring);
+    free(s->newer.slots);
+    free(s->older.slots);
     nl_seen_init(s);
 }
 
 uint64_t nl_seen_hash(struct nl_slice msg_id, uint64_t seed) {
-    return nl_hash_bytes(seed, msg_id.ptr, msg_id.len);
+    uint64_t hash = nl_hash_bytes(seed, msg_id.ptr, msg_id.len);
+
+    return hash == 0 ? 1 : hash;
+}
+
+/* The slot that holds hash, or the empty one where it belongs. The table is not empty. */
+static uint64_t *slot_of(const struct nl_seen_generation *g, uint64_t hash) {
+    uint32_t at = (uint32_t)hash & (g->cap - 1);
+
+    while (g->slots[at] != 0 && g->slots[at] != hash)
+        at = (at + 1) & (g->cap - 1);
+    return &g->slots[at];
+}
+
+static bool holds(const struct nl_seen_generation *g, uint64_t hash) {
+    return hash != 0 && g->cap > 0 && *slot_of(g, hash) == hash;
 }
 
 bool nl_seen_has(const struct nl_seen *s, uint64_t hash) {
-    for (uint16_t i = 0; i < s->len; i++)
-        if (s->ring[i] == hash)
-            return true;
-    return false;
+    return holds(&s->newer, hash) || holds(&s->older, hash);
 }
 
-static void grow(struct nl_seen *s) {
-    uint16_t cap = s->cap == 0 ? 4 : (uint16_t)(s->cap * 2);
+bool nl_seen_forgets(const struct nl_seen *s) {
+    return s->older.cap > 0;
+}
 
-    s->cap = cap > NL_SEEN_MAX ? NL_SEEN_MAX : cap;
-    s->ring = nl_realloc(s->ring, s->cap * sizeof(*s->ring));
+static void grow(struct nl_seen_generation *g) {
+    struct nl_seen_generation old = *g;
+
+    g->cap = old.cap == 0 ? 8 : old.cap * 2;
+    g->slots = nl_calloc(g->cap, sizeof(*g->slots));
+    for (uint32_t i = 0; i < old.cap; i++)
+        if (old.slots[i] != 0)
+            *slot_of(g, old.slots[i]) = old.slots[i];
+    free(old.slots);
 }
 
 void nl_seen_add(struct nl_seen *s, uint64_t hash) {
-    if (s->len == s->cap && s->cap < NL_SEEN_MAX)
-        grow(s);
-    if (s->len < s->cap) {
-        s->ring[s->len++] = hash;
+    struct nl_seen_generation *g = &s->newer;
+
+    if (holds(g, hash))
         return;
+    if (g->len == NL_SEEN_MAX) {
+        free(s->older.slots);
+        s->older = *g;
+        *g = (struct nl_seen_generation){0};
     }
-    s->ring[s->next] = hash;
-    s->next = (uint16_t)((s->next + 1) % NL_SEEN_MAX);
+    if (g->len * 2 >= g->cap)
+        grow(g);
+    *slot_of(g, hash) = hash;
+    g->len++;
 }

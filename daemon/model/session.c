@@ -251,7 +251,8 @@ static struct nl_publisher *make_publisher(struct nl_session *s, uint64_t now_ms
     struct nl_publisher_ops ops = {
         .send = send_publish, .answer = forward_answer, .rejected = forward_rejected, .ctx = s};
 
-    return nl_publisher_new(s->config, s->subscriptions, &s->fanout, &ops, s->seed, now_ms);
+    return nl_publisher_new(s->config, s->subscriptions, &s->fanout, &ops, is_vendor(s->config->url), s->seed,
+                            now_ms);
 }
 
 struct nl_session *nl_session_new(const struct nl_session_config *config, bool named,
@@ -533,15 +534,14 @@ static void on_error(struct nl_session *s, const struct nl_frame *frame) {
 }
 
 static void on_message(struct nl_session *s, const struct nl_frame *frame) {
-    bool known = false;
+    bool known = false, mine = false;
 
     s->stats.messages++;
-    if (nl_publisher_swallow(s->publisher, frame, s->now_ms)) {
-        s->stats.swallowed++;
-        return;
+    if (!nl_publisher_swallow(s->publisher, frame, s->now_ms, &mine)) {
+        s->stats.delivered += nl_fanout_message(&s->fanout, s->subscriptions, frame, s->now_ms, &known);
+        s->stats.foreign += !known;
     }
-    s->stats.delivered += nl_fanout_message(&s->fanout, s->subscriptions, frame, s->now_ms, &known);
-    s->stats.foreign += !known;
+    s->stats.swallowed += mine;
 }
 
 static void on_heartbeat(struct nl_session *s) {
@@ -783,13 +783,6 @@ void nl_session_stop(struct nl_session *s, uint64_t now_ms) {
 
 /* ---- telling about it ---- */
 
-static const char *reported_name(const struct nl_session *s) {
-    static const char *const names[] = {
-        [NL_REPORTED_UNKNOWN] = "unknown", [NL_REPORTED_YES] = "yes", [NL_REPORTED_NO] = "no"};
-
-    return names[nl_subscriptions_reported(s->subscriptions)];
-}
-
 void nl_session_describe(const struct nl_session *s, struct nl_object *o, uint64_t now_ms) {
     nl_object_cstr(o, "session", nl_session_name(s));
     nl_object_cstr(o, "status", status_word(s, s->state));
@@ -804,7 +797,7 @@ void nl_session_describe(const struct nl_session *s, struct nl_object *o, uint64
     if (s->state == NL_SESSION_WAITING)
         nl_object_int(o, "nextAttemptMs", s->due_ms > now_ms ? (int64_t)(s->due_ms - now_ms) : 0);
     nl_object_cstr(o, "actorTokenId", s->identity.actor_token_id);
-    nl_object_cstr(o, "filtersReported", reported_name(s));
+    nl_object_cstr(o, "filtersReported", nl_reported_name(nl_subscriptions_reported(s->subscriptions)));
     nl_object_int(o, "subscriptions", (int64_t)nl_subscriptions_topics(s->subscriptions));
     if (nl_subscriptions_refused(s->subscriptions) > 0)
         nl_object_int(o, "refused", (int64_t)nl_subscriptions_refused(s->subscriptions));

@@ -212,7 +212,8 @@ static struct nl_line *success_line(const struct nl_change *c, bool pending) {
 static void confirm(struct nl_subscription *sub, uint64_t now_ms) {
     if (!nl_wishes_confirm(sub))
         return;
-    nl_seen_deinit(&sub->granted);
+    if (sub->grant_until_ms <= now_ms)
+        nl_seen_deinit(&sub->granted);
     sub->grant_until_ms = now_ms + NL_GRANT_MS;
 }
 

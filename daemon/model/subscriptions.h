@@ -57,6 +57,8 @@
  */
 enum nl_reported { NL_REPORTED_UNKNOWN, NL_REPORTED_YES, NL_REPORTED_NO };
 
+const char *nl_reported_name(enum nl_reported reported); /* as status tells it */
+
 struct nl_subscriptions_ops {
     /* Sends a control request; false = the link takes no more now, it is tried again at the next run. */
     bool (*send)(void *ctx, const struct nl_frame *frame);
@@ -138,17 +140,26 @@ uint64_t nl_subscriptions_next(const struct nl_subscriptions *s); /* UINT64_MAX 
 unsigned nl_subscriptions_deliver(struct nl_subscriptions *s, const struct nl_frame *message, uint64_t serial,
                                   uint64_t now_ms, nl_receive_fn *receive, void *ctx, bool *known);
 
-/* A message of a local client (except), published with this key (NULL = no filter). */
+/* A message of a local client (except), published with this key (NULL = no filter). token: a hash that stands
+ * for the msgId of a retained message until it is known; 0 = not retained. */
 unsigned nl_subscriptions_deliver_local(struct nl_subscriptions *s, struct nl_slice topic,
-                                        const char *filter_key, const struct nl_peer *except, uint64_t serial,
-                                        uint64_t now_ms, nl_receive_fn *receive, void *ctx);
+                                        const char *filter_key, const struct nl_peer *except, uint64_t token,
+                                        uint64_t serial, uint64_t now_ms, nl_receive_fn *receive, void *ctx);
 
 /* Will the broker send us a message published to topic with this key (NULL = no filter)? */
 bool nl_subscriptions_upstream_matches(const struct nl_subscriptions *s, struct nl_slice topic,
                                        const char *filter_key);
 
-/* Remembers a msgId of topic as seen. */
-void nl_subscriptions_note_seen(struct nl_subscriptions *s, struct nl_slice topic, struct nl_slice msg_id);
+/*
+ * The msgId of a message of topic that was delivered locally with this token. It counts as seen, and whoever
+ * had it, or published it, does not get it again: the broker's own delivery goes to the others that it is new
+ * to.
+ */
+void nl_subscriptions_note_seen(struct nl_subscriptions *s, struct nl_slice topic, struct nl_slice msg_id,
+                                uint64_t token, uint64_t now_ms);
+
+/* Has the upstream subscription changed lately, so that the broker may send retained messages? */
+bool nl_subscriptions_settling(const struct nl_subscriptions *s, struct nl_slice topic, uint64_t now_ms);
 
 enum nl_reported nl_subscriptions_reported(const struct nl_subscriptions *s);
 uint64_t nl_subscriptions_topics(const struct nl_subscriptions *s);  /* topics that somebody wishes */

@@ -2,6 +2,17 @@
 /* The way of a message to the clients that wish it, and what it tells about the broker. */
 #include "daemon/model/subscriptions_private.h"
 
+const char *nl_reported_name(enum nl_reported reported) {
+    static const char *const names[] = {
+        [NL_REPORTED_UNKNOWN] = "unknown", [NL_REPORTED_YES] = "yes", [NL_REPORTED_NO] = "no"};
+
+    return names[reported];
+}
+
+static bool settling(const struct nl_topic *t, uint64_t now_ms) {
+    return now_ms - t->settled_ms < NL_SETTLE_MS;
+}
+
 /* Is it certain that the message, which has its filter or none, is not a retained one? See subscriptions.h.
  */
 static bool surely_live(const struct nl_subscriptions *s, struct nl_topic *t, const struct nl_delivery *d,
@@ -9,7 +20,7 @@ static bool surely_live(const struct nl_subscriptions *s, struct nl_topic *t, co
     uint64_t key = nl_seen_hash(d->key, s->seed);
     bool second = nl_seen_has(&t->keys, key);
 
-    if (now_ms - t->settled_ms >= NL_SETTLE_MS)
+    if (!settling(t, now_ms))
         return true;
     if (d->msg_hash == 0)
         return false;
@@ -51,6 +62,7 @@ unsigned nl_subscriptions_deliver(struct nl_subscriptions *s, const struct nl_fr
     read_filter(&d, message);
     if (NL_FRAME_HAS(message, msg_id) && message->msg_id.len > 0)
         d.msg_hash = nl_seen_hash(message->msg_id, s->seed);
+    d.settling = settling(t, now_ms);
     learn_reported(s, t, &d, message, now_ms);
     /* What was learnt can have taken the last wish away. */
     t = nl_subscriptions_find(s, message->topic);
@@ -62,10 +74,11 @@ static struct nl_slice key_slice(const char *filter_key) {
 }
 
 unsigned nl_subscriptions_deliver_local(struct nl_subscriptions *s, struct nl_slice topic,
-                                        const char *filter_key, const struct nl_peer *except, uint64_t serial,
-                                        uint64_t now_ms, nl_receive_fn *receive, void *ctx) {
+                                        const char *filter_key, const struct nl_peer *except, uint64_t token,
+                                        uint64_t serial, uint64_t now_ms, nl_receive_fn *receive, void *ctx) {
     struct nl_topic *t = nl_subscriptions_find(s, topic);
-    struct nl_delivery d = {.serial = serial, .except = except, .key = key_slice(filter_key)};
+    struct nl_delivery d = {
+        .serial = serial, .except = except, .key = key_slice(filter_key), .msg_hash = token};
 
     return t == NULL ? 0 : nl_wishes_deliver(&t->wishes, &d, now_ms, receive, ctx);
 }
@@ -83,9 +96,16 @@ bool nl_subscriptions_upstream_matches(const struct nl_subscriptions *s, struct 
     return t->wishes.everything.upstream || (found != NULL && found->upstream);
 }
 
-void nl_subscriptions_note_seen(struct nl_subscriptions *s, struct nl_slice topic, struct nl_slice msg_id) {
+void nl_subscriptions_note_seen(struct nl_subscriptions *s, struct nl_slice topic, struct nl_slice msg_id,
+                                uint64_t token, uint64_t now_ms) {
     struct nl_topic *t = nl_subscriptions_find(s, topic);
 
     if (t != NULL)
-        nl_seen_add(&t->wishes.seen, nl_seen_hash(msg_id, s->seed));
+        nl_wishes_note(&t->wishes, nl_seen_hash(msg_id, s->seed), token, now_ms);
+}
+
+bool nl_subscriptions_settling(const struct nl_subscriptions *s, struct nl_slice topic, uint64_t now_ms) {
+    const struct nl_topic *t = nl_subscriptions_find(s, topic);
+
+    return t != NULL && t->held && settling(t, now_ms);
 }

@@ -39,6 +39,7 @@ void nl_wishes_init(struct nl_wishes *w) {
     *w = (struct nl_wishes){0};
     w->everything.name = (char *)"";
     nl_seen_init(&w->seen);
+    nl_seen_init(&w->retained);
 }
 
 static void key_free(struct nl_wishes *w, struct nl_key *key) {
@@ -56,6 +57,7 @@ void nl_wishes_deinit(struct nl_wishes *w) {
         key_free(w, key);
     }
     nl_seen_deinit(&w->seen);
+    nl_seen_deinit(&w->retained);
 }
 
 struct nl_subscription *nl_wishes_find(const struct nl_wishes *w, const struct nl_peer *peer) {
@@ -310,7 +312,7 @@ bool nl_wishes_served(const struct nl_subscription *sub, bool reported) {
 
 /* May a subscription have a message that the topic has seen before? Once each, while its grant lasts. */
 static bool granted(struct nl_subscription *sub, uint64_t hash, uint64_t now_ms) {
-    return sub->grant_until_ms > now_ms && sub->granted.len < NL_SEEN_MAX &&
+    return sub->grant_until_ms > now_ms && !nl_seen_forgets(&sub->granted) &&
            !nl_seen_has(&sub->granted, hash);
 }
 
@@ -333,12 +335,14 @@ static unsigned deliver_to(struct nl_key *key, const struct nl_delivery *d, bool
     DL_FOREACH2(key->interests, i, key_next) {
         struct nl_subscription *sub = i->subscription;
 
-        if (i->state == NL_ADDING || sub->peer == d->except || sub->peer->last_delivery == d->serial)
+        if (i->state == NL_ADDING || sub->peer->last_delivery == d->serial)
             continue;
         if (seen && !granted(sub, d->msg_hash, now_ms))
             continue;
         if (d->msg_hash != 0)
             note_granted(sub, d->msg_hash, now_ms);
+        if (sub->peer == d->except)
+            continue;
         sub->peer->last_delivery = d->serial;
         receive(ctx, sub->peer);
         n++;
@@ -347,7 +351,17 @@ static unsigned deliver_to(struct nl_key *key, const struct nl_delivery *d, bool
 }
 
 bool nl_wishes_seen(const struct nl_wishes *w, uint64_t msg_hash) {
-    return msg_hash != 0 && nl_seen_has(&w->seen, msg_hash);
+    return msg_hash != 0 && (nl_seen_has(&w->seen, msg_hash) || nl_seen_has(&w->retained, msg_hash));
+}
+
+void nl_wishes_note(struct nl_wishes *w, uint64_t msg_hash, uint64_t token, uint64_t now_ms) {
+    struct nl_subscription *sub;
+
+    nl_seen_add(&w->retained, msg_hash);
+    DL_FOREACH2(w->subscriptions, sub, topic_next) {
+        if (nl_seen_has(&sub->granted, token))
+            note_granted(sub, msg_hash, now_ms);
+    }
 }
 
 unsigned nl_wishes_deliver(struct nl_wishes *w, const struct nl_delivery *d, uint64_t now_ms,
@@ -358,6 +372,8 @@ unsigned nl_wishes_deliver(struct nl_wishes *w, const struct nl_delivery *d, uin
 
     if (d->msg_hash != 0 && !seen)
         nl_seen_add(&w->seen, d->msg_hash);
+    if (seen || (d->msg_hash != 0 && d->settling))
+        nl_seen_add(&w->retained, d->msg_hash);
     n = deliver_to(&w->everything, d, seen, now_ms, receive, ctx);
     if (!d->hidden && d->key.len > 0)
         key = key_find(w, (const char *)d->key.ptr, d->key.len);

@@ -74,6 +74,8 @@ struct nl_wishes {
     uint32_t wished_keys;                  /* keys with wishes, without everything */
     uint32_t filtered;                     /* subscriptions that wish filters */
     struct nl_seen seen;
+    struct nl_seen
+        retained; /* those that came, or may have come, as retained ones, which come again and again */
 };
 
 /* About how many bytes of memory a list of filters takes, with what is made of it. */
@@ -124,12 +126,19 @@ struct nl_delivery {
     bool hidden;                  /* it may have a filter, the broker does not say which */
     struct nl_slice key;          /* its filter's key; len 0 = none */
     uint64_t msg_hash;            /* nl_seen_hash of its msgId; 0 = it has none */
+    bool settling;                /* upstream has changed lately: it may be a retained one */
     const struct nl_peer *except; /* who published it; or NULL */
     uint64_t serial;              /* of this message; a peer gets each serial once */
 };
 
 /* Was a message with this hash of its msgId delivered on the topic before? */
 bool nl_wishes_seen(const struct nl_wishes *w, uint64_t msg_hash);
+
+/*
+ * Notes the hash of a msgId as that of a message which was delivered before under the hash token: whoever had
+ * it then has no more claim to it.
+ */
+void nl_wishes_note(struct nl_wishes *w, uint64_t msg_hash, uint64_t token, uint64_t now_ms);
 
 /*
  * Calls receive for each client that gets the message. A message seen before goes only to

@@ -23,18 +23,34 @@ static void the_last_ones_are_remembered(void **state) {
 
     (void)state;
     nl_seen_init(&s);
-    for (unsigned n = 0; n < 3 * NL_SEEN_MAX + 7; n++) {
+    for (unsigned n = 0; n < 4 * NL_SEEN_MAX + 7; n++) {
         assert_false(nl_seen_has(&s, hash_of(n)));
         nl_seen_add(&s, hash_of(n));
-        for (unsigned back = 0; back <= n && back < NL_SEEN_MAX; back++)
+        for (unsigned back = 0; back <= n && back < NL_SEEN_MAX; back += 1 + back / 8)
             assert_true(nl_seen_has(&s, hash_of(n - back)));
-        if (n >= NL_SEEN_MAX)
-            assert_false(nl_seen_has(&s, hash_of(n - NL_SEEN_MAX)));
+        if (n >= 2 * NL_SEEN_MAX)
+            assert_false(nl_seen_has(&s, hash_of(n - 2 * NL_SEEN_MAX)));
+        assert_int_equal(nl_seen_forgets(&s), n >= NL_SEEN_MAX);
     }
     nl_seen_deinit(&s);
-    assert_false(nl_seen_has(&s, hash_of(3 * NL_SEEN_MAX)));
+    assert_false(nl_seen_has(&s, hash_of(4 * NL_SEEN_MAX)));
     nl_seen_add(&s, hash_of(1));
     assert_true(nl_seen_has(&s, hash_of(1)));
+    nl_seen_deinit(&s);
+}
+
+/* What is added again and again is never forgotten, whatever comes in between. */
+static void what_comes_again_stays(void **state) {
+    struct nl_seen s;
+
+    (void)state;
+    nl_seen_init(&s);
+    for (unsigned n = 1; n < 8 * NL_SEEN_MAX; n++) {
+        if (n % (NL_SEEN_MAX / 2) == 1)
+            nl_seen_add(&s, hash_of(0));
+        nl_seen_add(&s, hash_of(n));
+        assert_true(nl_seen_has(&s, hash_of(0)));
+    }
     nl_seen_deinit(&s);
 }
 
@@ -43,15 +59,17 @@ static void quiet_topics_cost_nothing(void **state) {
 
     (void)state;
     nl_seen_init(&s);
-    assert_null(s.ring);
+    assert_null(s.newer.slots);
     assert_false(nl_seen_has(&s, 0));
     nl_seen_add(&s, 7);
-    assert_true(s.cap < 16);
-    for (unsigned n = 0; n < 10 * NL_SEEN_MAX; n++)
+    assert_true(s.newer.cap <= 16);
+    assert_false(nl_seen_has(&s, 0));
+    for (unsigned n = 1; n < 10 * NL_SEEN_MAX; n++)
         nl_seen_add(&s, n);
-    assert_int_equal(s.cap, NL_SEEN_MAX);
+    assert_int_equal((s.newer.cap + s.older.cap) * sizeof(*s.newer.slots), 32768);
     nl_seen_deinit(&s);
-    assert_null(s.ring);
+    assert_null(s.newer.slots);
+    assert_null(s.older.slots);
 }
 
 static void the_seed_and_all_bytes_count(void **state) {
@@ -66,6 +84,7 @@ static void the_seed_and_all_bytes_count(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_ones_are_remembered),
+        cmocka_unit_test(what_comes_again_stays),
         cmocka_unit_test(quiet_topics_cost_nothing),
         cmocka_unit_test(the_seed_and_all_bytes_count),
     };

@@ -416,7 +416,7 @@ static void check_delivery(struct world *w, unsigned t, const struct nl_peer *ex
             NL_FRAME_SET(&message, filter, nl_slice(filter.bytes, filter.len));
         if (except != NULL)
             n = nl_subscriptions_deliver_local(w->s, nl_slice_str(topic_names[t]),
-                                               key < KEYS ? key_names[key] : NULL, except, ++w->serial,
+                                               key < KEYS ? key_names[key] : NULL, except, 0, ++w->serial,
                                                w->now, receive, w);
         else if (comes(w->broker[t], key))
             n = nl_subscriptions_deliver(w->s, &message, ++w->serial, w->now, receive, w, &known);
@@ -438,8 +438,8 @@ static void check_delivery(struct world *w, unsigned t, const struct nl_peer *ex
 static void check_nothing_early(struct world *w, unsigned t) {
     for (int key = 0; key < KEYS; key++) {
         memset(w->received, 0, sizeof(w->received));
-        nl_subscriptions_deliver_local(w->s, nl_slice_str(topic_names[t]), key_names[key], NULL, ++w->serial,
-                                       w->now, receive, w);
+        nl_subscriptions_deliver_local(w->s, nl_slice_str(topic_names[t]), key_names[key], NULL, 0,
+                                       ++w->serial, w->now, receive, w);
         for (unsigned p = 0; p < PEERS; p++)
             assert_true(w->received[p] <= comes(w->has[p][t], key));
     }
@@ -961,6 +961,59 @@ static void test_topics_that_somebody_wishes_are_counted(void **state) {
     world_done(w);
 }
 
+/* A retained message comes again at each change upstream, however much came in between. */
+static void test_a_retained_message_stays_known(void **state) {
+    struct world *w = world_up(NL_REPORTED_NO);
+    char id[24];
+    bool known;
+
+    (void)state;
+    send_request(w, 0, 0, NL_REQUEST_SUBSCRIBE, 1);
+    run(w);
+    assert_int_equal(deliver(w, "kept", "a", &known), 1);
+    for (unsigned round = 0; round < 3; round++) {
+        w->now += NL_SETTLE_MS;
+        for (unsigned n = 0; n < 3 * NL_SEEN_MAX; n++) {
+            snprintf(id, sizeof(id), "%u-%u", round, n);
+            assert_int_equal(deliver(w, id, "a", &known), 1);
+        }
+        link_down(w);
+        link_up(w);
+        run(w);
+        assert_int_equal(deliver(w, "kept", "a", &known), 0);
+    }
+    world_done(w);
+}
+
+/* Published here, with the msgId learned later: not twice to who had it or published it, once to who came
+ * since. */
+static void test_an_own_retained_message_goes_to_each_once(void **state) {
+    struct world *w = world_up(NL_REPORTED_NO);
+    struct nl_slice topic = nl_slice_str(topic_names[0]);
+    const uint64_t token = 4711;
+    bool known;
+
+    (void)state;
+    for (unsigned p = 0; p < 2; p++)
+        send_request(w, p, 0, NL_REQUEST_SUBSCRIBE, 1);
+    run(w);
+    memset(w->received, 0, sizeof(w->received));
+    assert_int_equal(nl_subscriptions_deliver_local(w->s, topic, "a", &w->peers[1], token, ++w->serial,
+                                                    w->now, receive, w),
+                     1);
+    assert_int_equal(w->received[0], 1);
+    send_request(w, 2, 0, NL_REQUEST_SUBSCRIBE, 1);
+    run(w);
+    nl_subscriptions_note_seen(w->s, topic, nl_slice_str("m1"), token, w->now);
+    assert_int_equal(deliver(w, "m1", "a", &known), 1);
+    assert_int_equal(w->received[2], 1);
+    assert_int_equal(deliver(w, "m1", "a", &known), 0);
+    assert_true(nl_subscriptions_settling(w->s, topic, w->now));
+    w->now += NL_SETTLE_MS;
+    assert_false(nl_subscriptions_settling(w->s, topic, w->now));
+    world_done(w);
+}
+
 /* A broker that answers nothing: what waits for it is bounded, and what was there is not touched. */
 static void test_requests_that_wait_are_bounded(void **state) {
     struct nl_subscriptions_limits limits = {.request_timeout_ms = TIMEOUT_MS,
@@ -1111,6 +1164,8 @@ int main(void) {
         cmocka_unit_test(test_who_holds_when_filters_turn_out_hidden),
         cmocka_unit_test(test_an_empty_message_id_is_none),
         cmocka_unit_test(test_topics_that_somebody_wishes_are_counted),
+        cmocka_unit_test(test_a_retained_message_stays_known),
+        cmocka_unit_test(test_an_own_retained_message_goes_to_each_once),
         cmocka_unit_test(test_requests_that_wait_are_bounded),
         cmocka_unit_test(test_bytes_of_filters_are_bounded),
         cmocka_unit_test(test_bytes_are_counted_by_user),
