@@ -128,6 +128,12 @@ static uint64_t send_heartbeat(void *ctx) {
     return s->heartbeats;
 }
 
+static uint64_t publishes_sent(void *ctx) {
+    struct nl_session *s = ctx;
+
+    return nl_outbox_newest(s->outbox);
+}
+
 static bool send_publish(void *ctx, struct nl_slice frame) {
     return send_bytes(ctx, frame);
 }
@@ -230,6 +236,7 @@ static struct nl_subscriptions *make_subscriptions(struct nl_session *s,
         .qos = (uint8_t)s->config->qos,
     };
     struct nl_subscriptions_ops ops = {.send = send_frame,
+                                       .position = publishes_sent,
                                        .fence = send_heartbeat,
                                        .stuck = fence_lost,
                                        .answer = forward_answer,
@@ -431,8 +438,19 @@ static uint64_t retry_delay(struct nl_session *s, const struct nl_ending *ending
     return delay > asked ? delay : asked;
 }
 
+/*
+ * The close code as far as it speaks against the oldest publish: the broker answers in order, so a control
+ * request that was sent before it and has no answer either is what made the broker close.
+ */
+static int evidence_of(const struct nl_session *s, int close_code) {
+    const struct nl_publish *oldest = nl_outbox_oldest(s->outbox);
+
+    return oldest != NULL && nl_subscriptions_oldest(s->subscriptions) < oldest->ref ? 0 : close_code;
+}
+
 void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending, uint64_t now_ms) {
     enum nl_session_state from = s->state;
+    int evidence = evidence_of(s, ending->close_code);
     bool hurry;
 
     s->now_ms = now_ms;
@@ -445,7 +463,7 @@ void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending
     s->heartbeats = s->echoes_seen = 0;
     s->fence.heartbeat = 0;
     nl_subscriptions_down(s->subscriptions, now_ms);
-    hurry = nl_publisher_down(s->publisher, ending->close_code, now_ms);
+    hurry = nl_publisher_down(s->publisher, evidence, now_ms);
     if (attempts_used_up(s)) {
         if (!s->stopping)
             s->ending.reason = NL_REASON_ATTEMPTS;
@@ -638,6 +656,9 @@ void nl_session_request(struct nl_session *s, struct nl_peer *peer, struct nl_re
         nl_publisher_request(s->publisher, peer, r, now_ms);
     else if (nl_slice_equal(r->topic, nl_slice_str("*")))
         tap(s, peer, r);
+    else if (s->stopping && r->type != NL_REQUEST_UNSUBSCRIBE)
+        s->ops.answer(s->ops.ctx, peer,
+                      nl_error_line(NL_ERROR_SHUTTING_DOWN, nl_request_name(r->type), r->id, r->topic, NULL));
     else
         nl_subscriptions_request(s->subscriptions, peer, r, now_ms);
 }

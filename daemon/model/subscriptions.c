@@ -523,6 +523,7 @@ static bool send_request(struct nl_subscriptions *s, struct nl_turn *turn, uint6
         return false;
     t->op = op;
     t->due_ms = now_ms + s->limits.request_timeout_ms;
+    t->position = s->ops.position(s->ops.ctx);
     t->slot = nl_turns_take(&s->turns, turn);
     move(s, t, IN_FLIGHT);
     return true;
@@ -610,7 +611,7 @@ void nl_subscriptions_fail_all(struct nl_subscriptions *s, enum nl_error error, 
     HASH_ITER(hh, s->topics, t, tmp) {
         refuse_waiting(s, t, NULL, error);
         while (t->queue != NULL)
-            answer(s, t->queue, refusal_line(t->queue, error, NULL));
+            answer(s, t->queue, outcome_line(t->queue, NULL, error));
         settle(s, t, now_ms);
     }
 }
@@ -627,6 +628,14 @@ bool nl_subscriptions_answer(struct nl_subscriptions *s, const struct nl_frame *
     else
         return false;
     return true;
+}
+
+uint64_t nl_subscriptions_oldest(const struct nl_subscriptions *s) {
+    const struct nl_topic *abandoned = s->lists[ABANDONED], *in_flight = s->lists[IN_FLIGHT];
+
+    if (abandoned != NULL) /* each was sent before any that is in flight still */
+        return abandoned->position;
+    return in_flight == NULL ? UINT64_MAX : in_flight->position;
 }
 
 /* ---- time ---- */

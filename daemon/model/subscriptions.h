@@ -62,6 +62,8 @@ const char *nl_reported_name(enum nl_reported reported); /* as status tells it *
 struct nl_subscriptions_ops {
     /* Sends a control request; false = the link takes no more now, it is tried again at the next run. */
     bool (*send)(void *ctx, const struct nl_frame *frame);
+    /* How many publishes have been sent before: what comes back from nl_subscriptions_oldest(). */
+    uint64_t (*position)(void *ctx);
     /* Sends a heartbeat; returns its number, for nl_subscriptions_fence_passed(). */
     uint64_t (*fence)(void *ctx);
     /* A fence did not come back in time: the link is to be closed. May be called again until it is. */
@@ -157,6 +159,9 @@ bool nl_subscriptions_upstream_matches(const struct nl_subscriptions *s, struct 
  */
 void nl_subscriptions_note_seen(struct nl_subscriptions *s, struct nl_slice topic, struct nl_slice msg_id,
                                 uint64_t token, uint64_t now_ms);
+
+/* The position of the oldest request that the broker has not answered; UINT64_MAX = none. */
+uint64_t nl_subscriptions_oldest(const struct nl_subscriptions *s);
 
 /* Has the upstream subscription changed lately, so that the broker may send retained messages? */
 bool nl_subscriptions_settling(const struct nl_subscriptions *s, struct nl_slice topic, uint64_t now_ms);

@@ -51,6 +51,7 @@ struct nl_topic {
     struct nl_turn turn;        /* READY, and restoring or nobody waits: waits in the place of a change */
     struct nl_turn_queue *slot; /* IN_FLIGHT, ABANDONED: whose share it is */
     uint64_t due_ms;     /* IN_FLIGHT: its deadline; ABANDONED: the fence's; REFUSED: when to try again */
+    uint64_t position;   /* IN_FLIGHT, ABANDONED: when it was sent, counted in publishes */
     uint64_t fence;      /* ABANDONED: the heartbeat behind it */
     uint64_t settled_ms; /* the last change upstream */
     struct nl_seen keys; /* of messages since then; only while reported is unknown */

@@ -59,6 +59,7 @@ struct world {
     unsigned head, tail;
     bool outstanding[TOPICS]; /* a request is unanswered */
     bool ignored[TOPICS];     /* the broker passed it over */
+    uint64_t publishes; /* sent so far, or so it says */
     uint64_t fences;
     bool stuck; /* the link was to be closed */
     struct asked asked[QUEUE];
@@ -134,6 +135,12 @@ static uint64_t on_fence(void *ctx) {
     struct world *w = ctx;
 
     return ++w->fences;
+}
+
+static uint64_t on_position(void *ctx) {
+    struct world *w = ctx;
+
+    return w->publishes;
 }
 
 static void on_stuck(void *ctx) {
@@ -491,6 +498,7 @@ static void rest(struct world *w) {
 static void world_start(struct world *w, uint64_t seed, const struct nl_subscriptions_limits *limits) {
     static const enum nl_reported modes[] = {NL_REPORTED_YES, NL_REPORTED_NO, NL_REPORTED_UNKNOWN};
     struct nl_subscriptions_ops ops = {.send = on_send,
+                                       .position = on_position,
                                        .fence = on_fence,
                                        .stuck = on_stuck,
                                        .answer = on_answer,
