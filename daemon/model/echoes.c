@@ -91,7 +91,7 @@ void nl_echoes_expect(struct nl_echoes *e, struct nl_slice topic, const char *ke
     echo->key = nl_strdup(key == NULL ? "" : key);
     echo->digest = nl_digest(data, e->seed);
     echo->token = token;
-    echo->until_ms = now_ms + NL_ECHO_WAIT_MS;
+    echo->until_ms = now_ms + (e->copies == NL_COPIES_COME ? NL_ECHO_WAIT_MS : NL_ECHO_FIRST_WAIT_MS);
     if (e->copies == NL_COPIES_NEVER)
         keep(e, echo);
     else

@@ -4,12 +4,14 @@
  * echo, or the broker would never give it to our later subscribers. Our clients have it by the time it is
  * published, and are not to have it a second time when it comes as
  *
- *   a copy      the next message of that topic with an equal filter (or a hidden one) and equal data, within
- *               NL_ECHO_WAIT_MS. Not every broker sends copies: after one that did not come none is expected
- * on this link, or somebody else's equal message would be taken for it. A broker that sent one does. retained
- * after a change upstream, when the copy did not come, as a link was lost first or the broker sends none. One
- * is kept for each topic and filter; the first message with these after a change upstream is it, if its data
- * is equal, or has taken its place.
+ *   a copy      the next message of that topic with an equal filter (or a hidden one) and equal data,
+ *               within NL_ECHO_WAIT_MS. Not every broker sends copies: when the first one of a link
+ *               does not come within NL_ECHO_FIRST_WAIT_MS none is expected on it any more, or
+ *               somebody else's equal message would be taken for it.
+ *
+ *   retained    after a change upstream, when the copy did not come, as a link was lost first or the
+ *               broker sends none. One is kept for each topic and filter; the first message with
+ *               these after a change upstream is it, or has taken its place if its data differs.
  *
  * A message whose `from` is not our own actor is neither.
  */
@@ -22,7 +24,8 @@
 #include "protocol/frame.h"
 
 #define NL_ECHO_WAIT_MS 5000
-#define NL_ECHOES_MAX 4096 /* of each kind at once; the oldest gives way */
+#define NL_ECHO_FIRST_WAIT_MS 1000 /* a copy comes right after published */
+#define NL_ECHOES_MAX 4096         /* of each kind at once; the oldest gives way */
 
 struct nl_echo;
 

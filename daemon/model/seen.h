@@ -5,7 +5,7 @@
  * filter, with the msgId of their first publication; whoever had them must not get them twice.
  *
  * They are kept in two generations: when the newer one is full it becomes the older one, which is forgotten.
- * Looking up takes the same time however many there are. The memory of a topic grows with its traffic up to
+ * Looking up takes the same time however many there are. The memory of a set grows with the traffic up to
  * its bound (32 KiB), so that quiet topics cost nothing.
  */
 #ifndef NL_MODEL_SEEN_H

@@ -39,17 +39,18 @@
 #include "protocol/request.h"
 
 #define NL_GRANT_MS 5000  /* how long after a subscribe or added filter retained messages may come */
-#define NL_SETTLE_MS 5000 /* how long after a change upstream a filter in a message proves nothing */
+#define NL_SETTLE_MS 5000 /* how long after a change upstream a message may be a retained one */
 
 /*
  * Does the broker tell subscribers without filters the filter of a message? What messages prove to who
  * learns:
  *
  *   no, for good     a message whose filter is "#"
- *   yes, until then  a message with its filter, or without one, on a subscription without filters, that
- * cannot be a retained one: those have their filter everywhere. They come after a change upstream, one for
- * each filter; so it proves something when the last change is NL_SETTLE_MS ago, or when it is the second one
- * with this filter since the change (told apart by msgId).
+ *   yes, until then  a message with its filter, or without one, on a subscription without filters,
+ *                    that cannot be a retained one: those have their filter everywhere. They come
+ *                    after a change upstream, one for each filter; so it proves something when the
+ *                    last change is NL_SETTLE_MS ago, or when it is the second one with this filter
+ *                    since the change (told apart by msgId).
  *
  * On a no after a yes, requests that can no longer be served are refused with wish_conflict, the newest
  * first, and holders whose filters no longer work get one error event wish_conflict: their wish stays, and
