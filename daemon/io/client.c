@@ -468,8 +468,7 @@ static bool on_too_long(void *ctx) {
     return wants_more(c);
 }
 
-/* What is kept of a long line that has not ended counts for the user; beyond its bound the line is given up.
- */
+/* What is kept of a long line without end counts for the user; beyond its bound the line is given up. */
 static void count_input(struct nl_client *c) {
     uint64_t bound = NL_CLIENT_LINES_PER_UID * c->server->config->daemon.line_limit;
     struct nl_uid_quota *quota = c->peer.quota;
