@@ -13,7 +13,7 @@ struct nl_echo {
     char *key; /* "" = no filter */
     uint64_t digest;
     uint64_t token;
-    uint64_t until_ms;
+    uint64_t published_ms, until_ms;
     struct nl_echo *prev, *next;
 };
 
@@ -91,6 +91,7 @@ void nl_echoes_expect(struct nl_echoes *e, struct nl_slice topic, const char *ke
     echo->key = nl_strdup(key == NULL ? "" : key);
     echo->digest = nl_digest(data, e->seed);
     echo->token = token;
+    echo->published_ms = now_ms;
     echo->until_ms = now_ms + (e->copies == NL_COPIES_COME ? NL_ECHO_WAIT_MS : NL_ECHO_FIRST_WAIT_MS);
     if (e->copies == NL_COPIES_NEVER)
         keep(e, echo);
@@ -124,11 +125,11 @@ static struct nl_echo *find_copy(const struct nl_echoes *e, struct nl_slice topi
 
 /* The kept message of this topic and filter is now known, or no longer the one that the broker keeps. */
 static bool take_kept(struct nl_echoes *e, struct nl_slice topic, struct nl_slice key, uint64_t digest,
-                      uint64_t *token) {
+                      uint64_t changed_ms, uint64_t *token) {
     struct nl_echo *echo = find(&e->kept, topic, key);
     bool equal;
 
-    if (echo == NULL)
+    if (echo == NULL || echo->published_ms >= changed_ms)
         return false;
     equal = echo->digest == digest;
     *token = echo->token;
@@ -137,14 +138,14 @@ static bool take_kept(struct nl_echoes *e, struct nl_slice topic, struct nl_slic
 }
 
 enum nl_echo_kind nl_echoes_take(struct nl_echoes *e, const struct nl_frame *message, struct nl_slice self,
-                                 bool settling, uint64_t now_ms, uint64_t *token) {
+                                 uint64_t changed_ms, uint64_t now_ms, uint64_t *token) {
     struct nl_slice key = nl_slice(NULL, 0);
     struct nl_echo *copy;
     uint64_t digest;
     bool hidden;
 
     expire(e, now_ms);
-    if (e->expected.head == NULL && (e->kept.head == NULL || !settling))
+    if (e->expected.head == NULL && (e->kept.head == NULL || changed_ms == 0))
         return NL_ECHO_NONE;
     if (!NL_FRAME_HAS(message, topic) || !NL_FRAME_HAS(message, data) || is_foreign(message, self))
         return NL_ECHO_NONE;
@@ -159,7 +160,7 @@ enum nl_echo_kind nl_echoes_take(struct nl_echoes *e, const struct nl_frame *mes
         forget(&e->expected, copy);
         return NL_ECHO_COPY;
     }
-    if (settling && !hidden && take_kept(e, message->topic, key, digest, token))
+    if (changed_ms != 0 && !hidden && take_kept(e, message->topic, key, digest, changed_ms, token))
         return NL_ECHO_RETAINED;
     return NL_ECHO_NONE;
 }

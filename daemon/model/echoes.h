@@ -61,9 +61,10 @@ enum nl_echo_kind { NL_ECHO_NONE, NL_ECHO_COPY, NL_ECHO_RETAINED };
 
 /*
  * Which own message is this message of the broker? It is no longer waited for then. self: our actor, len 0 =
- * not known. settling: upstream has changed lately, so retained messages may come. *token is set unless NONE.
+ * not known. changed_ms: when upstream changed, if that is so lately that retained messages may come for it;
+ * 0 = it did not. *token is set unless NONE.
  */
 enum nl_echo_kind nl_echoes_take(struct nl_echoes *e, const struct nl_frame *message, struct nl_slice self,
-                                 bool settling, uint64_t now_ms, uint64_t *token);
+                                 uint64_t changed_ms, uint64_t now_ms, uint64_t *token);
 
 #endif

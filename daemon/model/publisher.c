@@ -230,12 +230,12 @@ void nl_publisher_request(struct nl_publisher *pub, struct nl_peer *peer, struct
 }
 
 bool nl_publisher_swallow(struct nl_publisher *pub, const struct nl_frame *m, uint64_t now_ms, bool *mine) {
-    bool has_id = NL_FRAME_HAS(m, msg_id) && m->msg_id.len > 0, settling;
-    uint64_t token = 0;
+    bool has_id = NL_FRAME_HAS(m, msg_id) && m->msg_id.len > 0;
+    uint64_t changed_ms = 0, token = 0;
 
-    settling =
-        has_id && NL_FRAME_HAS(m, topic) && nl_subscriptions_settling(pub->subscriptions, m->topic, now_ms);
-    *mine = nl_echoes_take(&pub->echoes, m, own_actor(pub), settling, now_ms, &token) != NL_ECHO_NONE;
+    if (has_id && NL_FRAME_HAS(m, topic))
+        changed_ms = nl_subscriptions_changed(pub->subscriptions, m->topic, now_ms);
+    *mine = nl_echoes_take(&pub->echoes, m, own_actor(pub), changed_ms, now_ms, &token) != NL_ECHO_NONE;
     if (*mine && has_id)
         nl_subscriptions_note_seen(pub->subscriptions, m->topic, m->msg_id, token, now_ms);
     return *mine && !has_id;

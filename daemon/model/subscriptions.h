@@ -164,8 +164,9 @@ void nl_subscriptions_note_seen(struct nl_subscriptions *s, struct nl_slice topi
 /* The position of the oldest request that the broker has not answered; UINT64_MAX = none. */
 uint64_t nl_subscriptions_oldest(const struct nl_subscriptions *s);
 
-/* Has the upstream subscription changed lately, so that the broker may send retained messages? */
-bool nl_subscriptions_settling(const struct nl_subscriptions *s, struct nl_slice topic, uint64_t now_ms);
+/* When the upstream subscription changed, if that is so lately that the broker may send retained messages for
+ * it; 0 = it did not. */
+uint64_t nl_subscriptions_changed(const struct nl_subscriptions *s, struct nl_slice topic, uint64_t now_ms);
 
 enum nl_reported nl_subscriptions_reported(const struct nl_subscriptions *s);
 uint64_t nl_subscriptions_topics(const struct nl_subscriptions *s);  /* topics that somebody wishes */

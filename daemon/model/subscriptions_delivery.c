@@ -104,8 +104,8 @@ void nl_subscriptions_note_seen(struct nl_subscriptions *s, struct nl_slice topi
         nl_wishes_note(&t->wishes, nl_seen_hash(msg_id, s->seed), token, now_ms);
 }
 
-bool nl_subscriptions_settling(const struct nl_subscriptions *s, struct nl_slice topic, uint64_t now_ms) {
+uint64_t nl_subscriptions_changed(const struct nl_subscriptions *s, struct nl_slice topic, uint64_t now_ms) {
     const struct nl_topic *t = nl_subscriptions_find(s, topic);
 
-    return t != NULL && t->held && settling(t, now_ms);
+    return t != NULL && t->held && settling(t, now_ms) ? t->settled_ms : 0;
 }

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Retained messages: to everybody once, whoever published them, whatever becomes of the link."""
 
+import time
 from typing import Any, Callable
 
 import pytest
 import wsclient
 from control import Broker
-from harness import Client
+from harness import Client, wait_until
 
 TOPIC = "demo/ops/events"
 
@@ -103,3 +104,20 @@ def test_another_actors_equal_message_is_not_our_copy(broker: Broker, connect: C
     subscriber.message({"on": 1}, **{"from": "bob"})
     broker.inject(frame=message({"on": 1}, msgId="m2", **{"from": "alice"}), token="tok-alice")
     check_nothing_came(broker, subscriber)
+
+
+@NO_COPIES
+def test_a_later_equal_message_is_nobodys_copy(broker: Broker, connect: Connect, bob: wsclient.Client) -> None:
+    """No copy has come in time, so none is expected: also not of the next one."""
+    subscriber, publisher = connect(), connect()
+    subscriber.ok(type="subscribe", topic=TOPIC, filters=["a"])
+    publisher.ok(type="publish", topic=TOPIC, data="first", retain=True, filter="a")
+    subscriber.message("first")
+    end = time.monotonic() + 1.1
+    wait_until(lambda: time.monotonic() > end, "the time for a copy is over")
+    bob.publish(TOPIC, "first", filter="a")
+    subscriber.message("first")
+    publisher.ok(type="publish", topic=TOPIC, data="second", retain=True, filter="a")
+    subscriber.message("second")
+    bob.publish(TOPIC, "second", filter="a")
+    subscriber.message("second")

@@ -15,7 +15,7 @@ static const char topic[] = "app/room/topic";
 
 /* A message of the broker: {"data": number, "from": from}, of which NULL is absent. */
 static enum nl_echo_kind take_message(struct nl_echoes *e, const char *name, const char *key, uint64_t number,
-                                      const char *from, bool settling, uint64_t now, uint64_t *token) {
+                                      const char *from, uint64_t changed, uint64_t now, uint64_t *token) {
     struct nl_buffer whole, data, filter;
     struct nl_frame m = {.type = NL_FRAME_MESSAGE};
     enum nl_echo_kind kind;
@@ -36,7 +36,7 @@ static enum nl_echo_kind take_message(struct nl_echoes *e, const char *name, con
         nl_pack_str(&filter, nl_slice_str(key));
         NL_FRAME_SET(&m, filter, nl_slice(filter.bytes, filter.len));
     }
-    kind = nl_echoes_take(e, &m, nl_slice_str("me"), settling, now, token);
+    kind = nl_echoes_take(e, &m, nl_slice_str("me"), changed, now, token);
     nl_buffer_deinit(&whole);
     nl_buffer_deinit(&data);
     nl_buffer_deinit(&filter);
@@ -46,7 +46,7 @@ static enum nl_echo_kind take_message(struct nl_echoes *e, const char *name, con
 static bool take(struct nl_echoes *e, const char *name, const char *key, uint64_t number, uint64_t now) {
     uint64_t token;
 
-    return take_message(e, name, key, number, NULL, false, now, &token) == NL_ECHO_COPY;
+    return take_message(e, name, key, number, NULL, 0, now, &token) == NL_ECHO_COPY;
 }
 
 static bool take_hidden(struct nl_echoes *e, const char *name, uint64_t number, uint64_t now) {
@@ -56,7 +56,7 @@ static bool take_hidden(struct nl_echoes *e, const char *name, uint64_t number, 
 /* As it comes when upstream has changed. */
 static bool take_retained(struct nl_echoes *e, const char *key, uint64_t number, uint64_t now) {
     uint64_t token = 0;
-    enum nl_echo_kind kind = take_message(e, topic, key, number, NULL, true, now, &token);
+    enum nl_echo_kind kind = take_message(e, topic, key, number, NULL, now, now, &token);
 
     if (kind == NL_ECHO_RETAINED)
         assert_int_equal(token, number + 100);
@@ -156,8 +156,8 @@ static void somebody_elses_message_is_no_copy(void **state) {
     (void)state;
     nl_echoes_init(&e, false, 42);
     expect(&e, NULL, 1, 0);
-    assert_int_equal(take_message(&e, topic, NULL, 1, "other", false, 0, &token), NL_ECHO_NONE);
-    assert_int_equal(take_message(&e, topic, NULL, 1, "me", false, 0, &token), NL_ECHO_COPY);
+    assert_int_equal(take_message(&e, topic, NULL, 1, "other", 0, 0, &token), NL_ECHO_NONE);
+    assert_int_equal(take_message(&e, topic, NULL, 1, "me", 0, 0, &token), NL_ECHO_COPY);
     nl_echoes_deinit(&e);
 }
 
@@ -190,6 +190,7 @@ static void whether_copies_come_is_learned(void **state) {
 /* A link lost before the copy: it comes as a retained message, once, and never beside a change upstream. */
 static void a_lost_copy_comes_as_retained(void **state) {
     struct nl_echoes e;
+    uint64_t token;
 
     (void)state;
     nl_echoes_init(&e, false, 42);
@@ -200,6 +201,11 @@ static void a_lost_copy_comes_as_retained(void **state) {
     assert_true(take_retained(&e, "a", 1, 1000000));
     assert_false(take_retained(&e, "a", 1, 1000000));
     assert_false(take_retained(&e, "#", 2, 1000000));
+    /* What came before it was published is not for it. */
+    expect(&e, "b", 6, 500);
+    nl_echoes_down(&e);
+    assert_int_equal(take_message(&e, topic, "b", 6, NULL, 499, 2000, &token), NL_ECHO_NONE);
+    assert_true(take_retained(&e, "b", 6, 2000));
     /* Another one has taken its place at the broker: an equal one later is not ours. */
     assert_false(take_retained(&e, NULL, 3, 1000000));
     assert_false(take_retained(&e, NULL, 2, 1000000));
