@@ -9,6 +9,7 @@
 
 #include "daemon/model/backoff.h"
 #include "daemon/model/fanout.h"
+#include "daemon/model/liveness.h"
 #include "daemon/model/publisher.h"
 #include "daemon/model/subscriptions.h"
 #include "daemon/util/url.h"
@@ -48,15 +49,13 @@ struct nl_session {
     bool plain_auth;          /* the last auth with reconnect:true made the broker crash */
     bool stopping;
     uint64_t due_ms; /* WAITING: the next attempt; AUTHENTICATING: its deadline */
-    uint64_t last_sent_ms, last_received_ms;
-    uint64_t awaiting_since_ms; /* a heartbeat was sent then and nothing came since; 0 = none */
-    bool heartbeat_leaves; /* it was sent in this turn of the loop, and is out when the next one begins */
-    uint64_t overdue_ms;   /* the deadline of the broker's that had passed at the last look */
+    struct nl_liveness liveness;
     uint64_t heartbeats, echoes_seen; /* sent and come back on this link */
     struct {
         uint64_t heartbeat; /* its number on this link; 0 = none is out */
         uint64_t ref;       /* the newest publish sent before it */
-        uint64_t sent_ms;
+        uint64_t sent_ms;   /* begins with the turn after the one that sent it, as liveness.h has it */
+        bool leaving;
     } fence; /* the heartbeat whose echo says that the turn of publishes has passed */
     struct nl_backoff backoff;
     struct nl_subscriptions *subscriptions;
@@ -99,7 +98,7 @@ const char *nl_session_state_name(enum nl_session_state state) {
 static bool send_bytes(struct nl_session *s, struct nl_slice bytes) {
     if (!s->ops.send(s->ops.ctx, bytes))
         return false;
-    s->last_sent_ms = s->now_ms;
+    nl_liveness_sent(&s->liveness, s->now_ms);
     return true;
 }
 
@@ -115,15 +114,13 @@ static uint64_t send_heartbeat(void *ctx) {
     struct nl_session *s = ctx;
 
     send_bytes(s, nl_slice(NULL, 0));
-    if (s->awaiting_since_ms == 0) {
-        s->awaiting_since_ms = s->now_ms;
-        s->heartbeat_leaves = true;
-    }
+    nl_liveness_asked(&s->liveness, s->now_ms);
     s->heartbeats++;
     if (s->fence.heartbeat == 0) {
         s->fence.heartbeat = s->heartbeats;
         s->fence.ref = nl_outbox_newest(s->outbox);
         s->fence.sent_ms = s->now_ms;
+        s->fence.leaving = true;
     }
     return s->heartbeats;
 }
@@ -459,7 +456,7 @@ void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending
         set_ending(s, ending);
     if (from == NL_SESSION_AUTHENTICATING && ending->close_code == CLOSE_INTERNAL_ERROR)
         s->plain_auth = !s->plain_auth;
-    s->awaiting_since_ms = 0;
+    s->liveness = (struct nl_liveness){0};
     s->heartbeats = s->echoes_seen = 0;
     s->fence.heartbeat = 0;
     nl_subscriptions_down(s->subscriptions, now_ms);
@@ -482,7 +479,7 @@ void nl_session_link_opened(struct nl_session *s, uint64_t now_ms) {
     s->now_ms = now_ms;
     if (s->state != NL_SESSION_CONNECTING)
         return;
-    s->last_received_ms = now_ms;
+    nl_liveness_received(&s->liveness, now_ms);
     s->due_ms = now_ms + s->config->auth_timeout_ms;
     set_state(s, NL_SESSION_AUTHENTICATING, NULL);
     send_auth(s);
@@ -598,8 +595,7 @@ void nl_session_link_frame(struct nl_session *s, struct nl_slice bytes, uint64_t
     s->now_ms = now_ms;
     if (s->state == NL_SESSION_CLOSING)
         return;
-    s->last_received_ms = now_ms;
-    s->awaiting_since_ms = 0;
+    nl_liveness_received(&s->liveness, now_ms);
     s->stats.frames_received++;
     if (bytes.len == 0) {
         on_heartbeat(s);
@@ -669,51 +665,31 @@ static bool link_open(const struct nl_session *s) {
     return s->state == NL_SESSION_AUTHENTICATING || nl_session_up(s);
 }
 
-/* When the next heartbeat is due: an interval after our last sent frame (the broker's idle timer counts only
- * these), and after the last received one. */
 static uint64_t heartbeat_due(const struct nl_session *s) {
-    uint64_t from = s->last_sent_ms;
+    return nl_liveness_heartbeat_due(&s->liveness, s->config->heartbeat_interval_ms);
+}
 
-    if (!nl_session_up(s) || s->config->heartbeat_interval_ms == 0)
-        return UINT64_MAX;
-    if (s->awaiting_since_ms == 0 && s->last_received_ms < from)
-        from = s->last_received_ms;
-    return from + s->config->heartbeat_interval_ms;
+static uint64_t silence_due(const struct nl_session *s) {
+    return nl_liveness_silence_due(&s->liveness, s->config->heartbeat_timeout_ms);
 }
 
 /* When to ask whether the oldest publish in flight was passed over. Other traffic proves nothing about it. */
 static uint64_t fence_due(const struct nl_session *s) {
     const struct nl_publish *oldest = nl_outbox_oldest(s->outbox);
 
-    if (!nl_session_up(s) || oldest == NULL || s->fence.heartbeat != 0)
-        return UINT64_MAX;
-    return oldest->sent_ms + FENCE_AFTER_MS;
+    return oldest == NULL || s->fence.heartbeat != 0 ? UINT64_MAX : oldest->sent_ms + FENCE_AFTER_MS;
 }
 
 /* When the broker must have echoed the heartbeat that is out, whatever else comes from it meanwhile. */
 static uint64_t echo_due(const struct nl_session *s) {
-    if (!nl_session_up(s) || s->fence.heartbeat == 0)
+    if (s->fence.heartbeat == 0)
         return UINT64_MAX;
     return s->fence.sent_ms + s->config->request_timeout_ms + s->config->heartbeat_timeout_ms;
 }
 
-static uint64_t silence_due(const struct nl_session *s) {
-    if (!nl_session_up(s) || s->awaiting_since_ms == 0)
-        return UINT64_MAX;
-    return s->awaiting_since_ms + s->config->heartbeat_timeout_ms;
-}
-
-/*
- * After a stall of this process or of the whole host the answer may lie unread in the socket, so a deadline
- * counts as missed only at the second look: the loop has read in between.
- */
-static bool missed(struct nl_session *s, uint64_t deadline_ms) {
-    uint64_t before = s->overdue_ms;
-
-    if (deadline_ms > s->now_ms)
-        return false;
-    s->overdue_ms = deadline_ms;
-    return before == deadline_ms;
+/* While the session is up. */
+static uint64_t liveness_due(const struct nl_session *s) {
+    return earlier(earlier(heartbeat_due(s), silence_due(s)), earlier(fence_due(s), echo_due(s)));
 }
 
 /* What the broker owes us by now, if anything: an answer to the auth, a sign of life, an echo. */
@@ -736,9 +712,9 @@ static void give_up_link(struct nl_session *s) {
 }
 
 static void check_liveness(struct nl_session *s) {
-    if (missed(s, answer_due(s)))
+    if (nl_liveness_missed(&s->liveness, answer_due(s), s->now_ms))
         give_up_link(s);
-    else if (heartbeat_due(s) <= s->now_ms || fence_due(s) <= s->now_ms)
+    else if (nl_session_up(s) && earlier(heartbeat_due(s), fence_due(s)) <= s->now_ms)
         send_heartbeat(s);
 }
 
@@ -748,16 +724,12 @@ void nl_session_resumed(struct nl_session *s, uint64_t now_ms) {
         send_heartbeat(s);
 }
 
-/* A turn of the loop can take long: the broker's time begins when the heartbeat is out. */
-static void note_heartbeat_out(struct nl_session *s) {
-    if (s->heartbeat_leaves && s->awaiting_since_ms != 0)
-        s->awaiting_since_ms = s->now_ms;
-    s->heartbeat_leaves = false;
-}
-
 void nl_session_run(struct nl_session *s, uint64_t now_ms) {
     s->now_ms = now_ms;
-    note_heartbeat_out(s);
+    nl_liveness_turn(&s->liveness, now_ms);
+    if (s->fence.leaving)
+        s->fence.sent_ms = now_ms;
+    s->fence.leaving = false;
     if (s->state == NL_SESSION_WAITING && s->due_ms <= now_ms)
         connect_now(s);
     if (link_open(s))
@@ -779,10 +751,8 @@ uint64_t nl_session_next(const struct nl_session *s, uint64_t now_ms) {
     /* Ready and not sent: the link's queue was full. */
     if (control <= now_ms)
         control = now_ms + FULL_RETRY_MS;
-    if (s->heartbeat_leaves)
-        next = earlier(next, now_ms + 1);
-    next = earlier(earlier(next, control), earlier(heartbeat_due(s), silence_due(s)));
-    return earlier(next, earlier(fence_due(s), echo_due(s)));
+    next = earlier(next, control);
+    return nl_session_up(s) ? earlier(next, liveness_due(s)) : next;
 }
 
 void nl_session_fail_all(struct nl_session *s, enum nl_error error, uint64_t now_ms) {

@@ -127,7 +127,7 @@ static void make_live(void) {
 static uint64_t ask_heartbeat(void) {
     run_at(now + INTERVAL);
     assert_int_equal(heartbeats, 1);
-    assert_int_equal(nl_session_next(session, now), now + 1);
+    assert_true(nl_session_next(session, now) <= now + 1);
     run_at(now + 1);
     return now;
 }

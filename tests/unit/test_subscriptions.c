@@ -59,7 +59,7 @@ struct world {
     unsigned head, tail;
     bool outstanding[TOPICS]; /* a request is unanswered */
     bool ignored[TOPICS];     /* the broker passed it over */
-    uint64_t publishes; /* sent so far, or so it says */
+    uint64_t publishes;       /* sent so far, or so it says */
     uint64_t fences;
     bool stuck; /* the link was to be closed */
     struct asked asked[QUEUE];
@@ -863,7 +863,7 @@ static void test_what_is_configured_is_not_learned(void **state) {
 
     (void)state;
     for (unsigned i = 0; i < 2; i++) {
-        struct nl_subscriptions_ops ops = {.send = on_send, .answer = on_answer};
+        struct nl_subscriptions_ops ops = {.send = on_send, .position = on_position, .answer = on_answer};
         struct world *w = nl_calloc(1, sizeof(*w));
         bool known;
 
