@@ -559,7 +559,7 @@ static void start_reading(struct nl_client *c) {
 
 /* Reads, or not, as there is room for its answers. */
 static void go_on_reading(struct nl_client *c) {
-    if (c->reader.stopped && wants_more(c) && !c->server->stopped)
+    if (c->reader.stopped && wants_more(c))
         take(c, nl_slice(NULL, 0));
     if (!wants_more(c))
         stop_reading(c);

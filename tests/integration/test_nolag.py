@@ -340,7 +340,7 @@ def test_wrong_use(args, said):
     ('["a",', "not a JSON list"), ("[a]", "not a JSON list"), ("[", "not a JSON list"), ('["a","b"] x', "not a JSON list"),
     ("[]", "a filter is a string"), (" [ ] ", "a filter is a string"), ('["a"]', "a list of two or more"),
     ('["a",1]', "a filter is a string"), ('["a",["b","c"]]', "a filter is a string"), ('["a",""]', "a filter is a string"),
-    ('{"a":1}', "no object"), (" {", "no object"), ("", "a filter is a string"), ("a|b", "without / # + |"),
+    ('{"a":1}', "no object"), (" {", "no object"), ("", "a filter is a string"), ("a|", "a filter is"),
     ("a/b", "without"), ('["a","b#"]', "without"), pytest.param("x" * 1025, "longer than 1024 bytes", id="long"), ("\udcff", "not UTF-8")])
 @pytest.mark.parametrize("verb", [["sub"], ["pub", "-m", "x"]])
 def test_wrong_filter(verb, filter_, said):
