@@ -3,6 +3,7 @@
 
 import base64
 import json
+import os
 import time
 from typing import Any, Callable
 
@@ -278,6 +279,39 @@ def test_poison_does_not_take_the_session_down(kraken: Broker) -> None:
             assert bad.receive(id=1)["error"] == "broker_rejected"
             assert good.receive(id=2)["type"] == "published"
         assert "fine" in data_of(kraken)
+        assert f"uid {os.getuid()} to {TOPIC}" in daemon.log()
+
+
+def test_one_kind_of_poison_costs_two_links_and_no_more(kraken: Broker) -> None:
+    """However often it is tried, by whomever, and with the default reconnect times."""
+    session = alice(kraken.url, reconnect_interval="1s", reconnect_max_interval="60s")
+    with Daemon({"default": session}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as bad, daemon.client() as other:
+            other.ok(type="subscribe", topic=TOPIC)
+            bad.send(type="publish", topic=TASKS, data={"$bytes": "/w=="}, id=1)
+            assert bad.receive(id=1)["error"] == "broker_rejected"
+            for _ in range(20):
+                assert bad.refused("binary_refused", type="publish", topic=TASKS, data=[{"$str": "/w=="}])["hint"]
+            assert other.refused("binary_refused", type="publish", topic=TASKS, data={"$bytes": "/w=="})
+            assert bad.ok(type="publish", topic=TOPIC, data="plain")["type"] == "published"
+            assert other.receive(type="message")["data"] == "plain"
+        assert len(kraken.received("auth")) == 3
+
+
+def test_ignored_publishes_do_not_block_the_others(kraken: Broker) -> None:
+    """As many as may be in flight, while other traffic keeps heartbeats away."""
+    with Daemon({"default": alice(kraken.url, publish_rate=0)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as bad, daemon.client() as good:
+            for n in range(256):
+                bad.send(type="publish", topic=TASKS, data={"$ext": [1, ""]}, id=n)
+            for _ in range(5):
+                good.ok(type="subscribe", topic=TOPIC)
+                good.ok(type="publish", topic=TASKS, data=1)
+                good.ok(type="unsubscribe", topic=TOPIC)
+            for n in range(256):
+                assert bad.receive(id=n)["error"] == "broker_ignored"
 
 
 def test_what_the_broker_ignores_is_told(kraken: Broker) -> None:
