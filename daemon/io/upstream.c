@@ -135,8 +135,11 @@ static uint64_t op_random(void *ctx) {
 }
 
 static int64_t op_unix_time(void *ctx) {
+    struct timespec now;
+
     (void)ctx;
-    return (int64_t)time(NULL);
+    clock_gettime(CLOCK_REALTIME, &now); /* time() may be a tick behind it */
+    return now.tv_sec;
 }
 
 /* ---- the log: each transition once; failures that repeat are summed up, each reason once a minute ---- */
