@@ -170,8 +170,10 @@ static int watch_signals(struct signals *s, uv_loop_t *loop, struct nl_server *s
 }
 
 static void forget_signals(struct signals *s) {
-    for (size_t i = 0; i < s->count; i++)
+    for (size_t i = 0; i < s->count; i++) {
         uv_close((uv_handle_t *)&s->handles[i], NULL);
+        signal(watched[i].number, SIG_IGN); /* we are on our way out */
+    }
 }
 
 /* Whoever is told that we are ready may stop us: signals come first. */

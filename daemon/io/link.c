@@ -23,6 +23,7 @@
 #include <utlist.h>
 
 #include "daemon/io/resolver.h"
+#include "daemon/io/tcp.h"
 #include "daemon/io/trust.h"
 #include "daemon/util/url.h"
 #include "protocol/alloc.h"
@@ -99,6 +100,9 @@ struct nl_link {
     struct nl_buffer rx; /* fragments of a frame that is not whole yet */
     struct out *out, *out_last;
     size_t queued;
+    unsigned heartbeats;    /* empty frames among them */
+    bool heartbeat_passed;  /* one went to lws, and where its end is among all bytes is not known yet */
+    uint64_t heartbeat_end; /* of the last one where it is */
     struct nl_link *prev, *next;
 };
 
@@ -357,6 +361,10 @@ static void drop_first(struct nl_link *link) {
     struct out *first = link->out;
 
     link->queued -= first->len;
+    if (first->len == 0) {
+        link->heartbeats--;
+        link->heartbeat_passed = true;
+    }
     LL_DELETE(link->out, first);
     if (link->out == NULL)
         link->out_last = NULL;
@@ -732,7 +740,30 @@ bool nl_link_send(struct nl_link *link, struct nl_slice frame) {
     }
     link->out_last = out;
     link->queued += frame.len;
+    link->heartbeats += frame.len == 0;
     return true;
+}
+
+/* TLS adds bytes that nobody counts, so a heartbeat's end is taken from the kernel, once all of it is there.
+ */
+static void measure_heartbeat(struct nl_link *link, uint64_t end) {
+    if (!link->heartbeat_passed || lws_partial_buffered(link->attempt->wsi))
+        return;
+    link->heartbeat_end = end;
+    link->heartbeat_passed = false;
+}
+
+struct nl_arrival nl_link_arrival(struct nl_link *link) {
+    struct nl_arrival arrival = {.heartbeats = true};
+    uint64_t on_their_way;
+
+    if (link->state != OPEN ||
+        !nl_tcp_arrived(lws_get_socket_fd(link->attempt->wsi), &arrival.bytes, &on_their_way))
+        return arrival;
+    measure_heartbeat(link, arrival.bytes + on_their_way);
+    arrival.heartbeats =
+        link->heartbeats == 0 && !link->heartbeat_passed && arrival.bytes >= link->heartbeat_end;
+    return arrival;
 }
 
 size_t nl_link_queued(const struct nl_link *link) {

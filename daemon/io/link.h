@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "daemon/model/liveness.h"
 #include "protocol/buffer.h"
 
 /*
@@ -84,6 +85,9 @@ struct nl_link *nl_link_open(struct nl_link_context *context, const struct nl_li
  * queued, when the link is not open or max_queued would be exceeded (an empty frame always fits).
  */
 bool nl_link_send(struct nl_link *link, struct nl_slice frame);
+
+/* What of that has arrived at the other end's kernel; all has when there is no connection. */
+struct nl_arrival nl_link_arrival(struct nl_link *link);
 
 /* Bytes waiting to be sent. */
 size_t nl_link_queued(const struct nl_link *link);

@@ -16,7 +16,8 @@
 #define CONNECT_BURST 10
 #define RESERVED_FILES 64 /* not for clients: links, look-ups, the log, the library's own */
 #define DRAIN_STEP_MS 20
-#define STOP_MARGIN_MS 5000 /* for the links to close after the drain, and for a slow host */
+#define LAST_ANSWERS_MS 3000 /* for clients to take the answers that the end of the drain makes */
+#define STOP_MARGIN_MS 8000 /* for the links to close after the drain, and for a slow host */
 
 uint64_t nl_server_now(const struct nl_server *s) {
     return uv_now(s->loop);
@@ -258,13 +259,14 @@ static bool published(const struct nl_server *s) {
 
 static void on_drain(uv_timer_t *timer) {
     struct nl_server *s = timer->data;
-    bool over = s->stop_requests > 1 || s->drain_until_ms <= nl_server_now(s);
+    uint64_t now_ms = nl_server_now(s);
+    bool hurry = s->stop_requests > 1;
 
-    if (!s->stopped && (over || published(s)))
+    if (!s->stopped && (hurry || s->drain_until_ms <= now_ms || published(s)))
         stop_sessions(s);
     if (!s->stopped)
         return;
-    close_clients(s, over);
+    close_clients(s, hurry || s->drain_until_ms + LAST_ANSWERS_MS <= now_ms);
     if (s->upstreams == NULL && s->clients == NULL)
         close_handles(s);
 }

@@ -105,6 +105,12 @@ static bool op_send(void *ctx, struct nl_slice frame) {
     return u->link != NULL && nl_link_send(u->link, frame);
 }
 
+static struct nl_arrival op_arrival(void *ctx) {
+    struct nl_upstream *u = ctx;
+
+    return u->link == NULL ? (struct nl_arrival){.heartbeats = true} : nl_link_arrival(u->link);
+}
+
 static uint64_t op_connect_delay(void *ctx, uint64_t now_ms) {
     struct nl_upstream *u = ctx;
 
@@ -223,6 +229,7 @@ static struct nl_upstream *make(struct nl_server *server, const struct nl_sessio
         .connect = op_connect,
         .disconnect = op_disconnect,
         .send = op_send,
+        .arrival = op_arrival,
         .connect_delay = op_connect_delay,
         .answer = op_answer,
         .event = op_event,

@@ -14,6 +14,7 @@ struct nl_echo {
     uint64_t digest;
     uint64_t token;
     uint64_t published_ms, until_ms;
+    bool late; /* an equal message came after all */
     struct nl_echo *prev, *next;
 };
 
@@ -80,6 +81,7 @@ void nl_echoes_down(struct nl_echoes *e) {
     while (e->expected.head != NULL)
         keep(e, unlink_echo(&e->expected, e->expected.head));
     e->copies = e->never ? NL_COPIES_NEVER : NL_COPIES_UNKNOWN;
+    e->late = 0;
 }
 
 void nl_echoes_expect(struct nl_echoes *e, struct nl_slice topic, const char *key, struct nl_slice data,
@@ -93,6 +95,8 @@ void nl_echoes_expect(struct nl_echoes *e, struct nl_slice topic, const char *ke
     echo->token = token;
     echo->published_ms = now_ms;
     echo->until_ms = now_ms + (e->copies == NL_COPIES_COME ? NL_ECHO_WAIT_MS : NL_ECHO_FIRST_WAIT_MS);
+    if (e->kept.head != NULL && !e->kept.head->prev->late)
+        e->late = 0;
     if (e->copies == NL_COPIES_NEVER)
         keep(e, echo);
     else
@@ -111,11 +115,11 @@ static bool is_foreign(const struct nl_frame *message, struct nl_slice self) {
     return false;
 }
 
-static struct nl_echo *find_copy(const struct nl_echoes *e, struct nl_slice topic, struct nl_slice key,
+static struct nl_echo *find_echo(const struct nl_echo_list *list, struct nl_slice topic, struct nl_slice key,
                                  bool hidden, uint64_t digest) {
     struct nl_echo *echo;
 
-    DL_FOREACH(e->expected.head, echo) {
+    DL_FOREACH(list->head, echo) {
         if (echo->digest == digest && nl_slice_equal(nl_slice_str(echo->topic), topic) &&
             (hidden || nl_slice_equal(nl_slice_str(echo->key), key)))
             break;
@@ -137,6 +141,24 @@ static bool take_kept(struct nl_echoes *e, struct nl_slice topic, struct nl_slic
     return equal;
 }
 
+/*
+ * The copy did not come in time, but something equal did. It may be somebody else's; when that happens again
+ * and again the broker does send copies, and the one that it was judged by came late.
+ */
+static void note_late(struct nl_echoes *e, struct nl_echo *echo, uint64_t now_ms) {
+    if (echo == NULL || echo->late || e->copies != NL_COPIES_NEVER || e->never ||
+        now_ms >= echo->published_ms + NL_ECHO_WAIT_MS)
+        return;
+    echo->late = true;
+    if (++e->late >= NL_ECHOES_LATE)
+        e->copies = NL_COPIES_UNKNOWN;
+}
+
+/* Nothing was published so lately that a copy of it could still come. */
+static bool none_can_be_late(const struct nl_echoes *e, uint64_t now_ms) {
+    return e->kept.head == NULL || e->never || now_ms >= e->kept.head->prev->published_ms + NL_ECHO_WAIT_MS;
+}
+
 enum nl_echo_kind nl_echoes_take(struct nl_echoes *e, const struct nl_frame *message, struct nl_slice self,
                                  uint64_t changed_ms, uint64_t now_ms, uint64_t *token) {
     struct nl_slice key = nl_slice(NULL, 0);
@@ -145,7 +167,7 @@ enum nl_echo_kind nl_echoes_take(struct nl_echoes *e, const struct nl_frame *mes
     bool hidden;
 
     expire(e, now_ms);
-    if (e->expected.head == NULL && (e->kept.head == NULL || changed_ms == 0))
+    if (e->expected.head == NULL && none_can_be_late(e, now_ms) && (e->kept.head == NULL || changed_ms == 0))
         return NL_ECHO_NONE;
     if (!NL_FRAME_HAS(message, topic) || !NL_FRAME_HAS(message, data) || is_foreign(message, self))
         return NL_ECHO_NONE;
@@ -153,7 +175,7 @@ enum nl_echo_kind nl_echoes_take(struct nl_echoes *e, const struct nl_frame *mes
         nl_raw_string(message->filter, &key);
     hidden = nl_slice_equal(key, nl_slice_str("#"));
     digest = nl_digest(message->data, e->seed);
-    copy = find_copy(e, message->topic, key, hidden, digest);
+    copy = find_echo(&e->expected, message->topic, key, hidden, digest);
     if (copy != NULL) {
         e->copies = NL_COPIES_COME;
         *token = copy->token;
@@ -162,5 +184,6 @@ enum nl_echo_kind nl_echoes_take(struct nl_echoes *e, const struct nl_frame *mes
     }
     if (changed_ms != 0 && !hidden && take_kept(e, message->topic, key, digest, changed_ms, token))
         return NL_ECHO_RETAINED;
+    note_late(e, find_echo(&e->kept, message->topic, key, hidden, digest), now_ms);
     return NL_ECHO_NONE;
 }

@@ -25,6 +25,7 @@
 
 #define NL_ECHO_WAIT_MS 5000
 #define NL_ECHO_FIRST_WAIT_MS 1000 /* a copy comes right after published */
+#define NL_ECHOES_LATE 3           /* so many late ones in a row show that copies come after all */
 #define NL_ECHOES_MAX 4096         /* of each kind at once; the oldest gives way */
 
 struct nl_echo;
@@ -41,7 +42,8 @@ struct nl_echoes {
     struct nl_echo_list expected; /* copies */
     struct nl_echo_list kept;     /* retained ones whose msgId is not known */
     enum nl_copies copies;
-    bool never; /* copies is known */
+    unsigned late; /* how many of the last ones in a row came though none was expected */
+    bool never;    /* copies is known */
     uint64_t seed;
 };
 

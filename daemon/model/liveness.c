@@ -10,6 +10,7 @@ void nl_liveness_asked(struct nl_liveness *l, uint64_t now_ms) {
     if (l->awaiting_since_ms != 0)
         return;
     l->awaiting_since_ms = now_ms;
+    l->look_ms = now_ms;
     l->leaving = true;
 }
 
@@ -19,10 +20,14 @@ void nl_liveness_received(struct nl_liveness *l, uint64_t now_ms) {
     l->leaving = false;
 }
 
-void nl_liveness_turn(struct nl_liveness *l, uint64_t now_ms) {
-    if (l->leaving)
+void nl_liveness_turn(struct nl_liveness *l, struct nl_arrival arrival, uint64_t now_ms) {
+    if (!l->leaving)
+        return;
+    if (arrival.heartbeats || arrival.bytes != l->arrived)
         l->awaiting_since_ms = now_ms;
-    l->leaving = false;
+    l->arrived = arrival.bytes;
+    l->look_ms = now_ms + NL_LIVENESS_LOOK_MS;
+    l->leaving = !arrival.heartbeats;
 }
 
 uint64_t nl_liveness_heartbeat_due(const struct nl_liveness *l, uint64_t interval_ms) {
@@ -38,7 +43,9 @@ uint64_t nl_liveness_heartbeat_due(const struct nl_liveness *l, uint64_t interva
 uint64_t nl_liveness_silence_due(const struct nl_liveness *l, uint64_t timeout_ms) {
     if (l->awaiting_since_ms == 0)
         return UINT64_MAX;
-    return l->leaving ? l->awaiting_since_ms : l->awaiting_since_ms + timeout_ms;
+    if (l->leaving && l->look_ms < l->awaiting_since_ms + timeout_ms)
+        return l->look_ms;
+    return l->awaiting_since_ms + timeout_ms;
 }
 
 bool nl_liveness_missed(struct nl_liveness *l, uint64_t deadline_ms, uint64_t now_ms) {

@@ -511,7 +511,7 @@ bool nl_outbox_down(struct nl_outbox *o, int close_code) {
         return false;
     if (oldest->suspect) {
         convict(o, oldest, close_code);
-        return false;
+        return true;
     }
     oldest->suspect = true;
     o->suspect = oldest;

@@ -131,8 +131,8 @@ void nl_outbox_up(struct nl_outbox *o);
 
 /*
  * The link is gone. close_code is the WebSocket close code, 0 when there was none, or when another request
- * than the oldest publish is the suspect. Returns whether there is a new suspect, whose guilt a reconnect at
- * once would show before others have waited for long.
+ * than the oldest publish is the suspect. Returns whether a publish is why it is gone: a new suspect, whose
+ * guilt a reconnect at once would show before others have waited for long, or one that is convicted.
  */
 bool nl_outbox_down(struct nl_outbox *o, int close_code);
 

@@ -18,6 +18,9 @@
 /* How long a publish may be unanswered before a heartbeat asks whether its turn has passed. */
 #define FENCE_AFTER_MS 1000
 
+/* At least between two reconnects that do not wait. */
+#define HURRY_MS 1000
+
 #define CLOSE_INTERNAL_ERROR 1011
 
 /* So much of a token's beginning in a text counts as the token. */
@@ -48,15 +51,16 @@ struct nl_session {
     bool announced;           /* holders were told connect or reconnect, and no disconnect since */
     bool plain_auth;          /* the last auth with reconnect:true made the broker crash */
     bool stopping;
-    uint64_t due_ms; /* WAITING: the next attempt; AUTHENTICATING: its deadline */
+    uint64_t due_ms;     /* WAITING: the next attempt; AUTHENTICATING: its deadline */
+    uint64_t hurried_ms; /* the last reconnect that did not wait; 0 = none */
     struct nl_liveness liveness;
     uint64_t heartbeats, echoes_seen; /* sent and come back on this link */
     struct {
         uint64_t heartbeat; /* its number on this link; 0 = none is out */
         uint64_t ref;       /* the newest publish sent before it */
-        uint64_t sent_ms;   /* begins with the turn after the one that sent it, as liveness.h has it */
-        bool leaving;
-    } fence; /* the heartbeat whose echo says that the turn of publishes has passed */
+        uint64_t sent_ms;   /* when it had arrived, or was seen on its way last */
+        bool leaving;       /* it is on its way */
+    } fence;                /* the heartbeat whose echo says that the turn of publishes has passed */
     struct nl_backoff backoff;
     struct nl_subscriptions *subscriptions;
     struct nl_publisher *publisher;
@@ -210,9 +214,15 @@ static bool is_vendor(const char *url) {
 
 static void close_link(struct nl_session *s, struct nl_ending ending);
 
-static void fence_lost(void *ctx) {
-    close_link(ctx, (struct nl_ending){.reason = NL_REASON_HEARTBEAT_TIMEOUT,
-                                       .detail = "no answer to a request, nor to a heartbeat behind it"});
+/* It is only late while it has not even arrived. */
+static bool fence_lost(void *ctx) {
+    struct nl_session *s = ctx;
+
+    if (!s->ops.arrival(s->ops.ctx).heartbeats)
+        return false;
+    close_link(s, (struct nl_ending){.reason = NL_REASON_HEARTBEAT_TIMEOUT,
+                                     .detail = "no answer to a request, nor to a heartbeat behind it"});
+    return true;
 }
 
 static struct nl_subscriptions *make_subscriptions(struct nl_session *s,
@@ -420,6 +430,10 @@ static bool attempts_used_up(const struct nl_session *s) {
     return s->stopping || !s->config->reconnect || retries >= s->config->max_reconnect_attempts;
 }
 
+static uint64_t later(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
 static uint64_t earlier(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
@@ -436,6 +450,16 @@ static uint64_t retry_delay(struct nl_session *s, const struct nl_ending *ending
 }
 
 /*
+ * When to connect again after a close whose reason is known, a publish of one client: at once, for the
+ * others' sake, and it counts for no backoff; but whoever sends such publishes again and again gets the
+ * session down once a second at most.
+ */
+static uint64_t hurried(struct nl_session *s) {
+    s->hurried_ms = s->hurried_ms == 0 ? s->now_ms : later(s->now_ms, s->hurried_ms + HURRY_MS);
+    return s->hurried_ms;
+}
+
+/*
  * The close code as far as it speaks against the oldest publish: the broker answers in order, so a control
  * request that was sent before it and has no answer either is what made the broker close.
  */
@@ -448,7 +472,7 @@ static int evidence_of(const struct nl_session *s, int close_code) {
 void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending, uint64_t now_ms) {
     enum nl_session_state from = s->state;
     int evidence = evidence_of(s, ending->close_code);
-    bool hurry;
+    bool by_publish;
 
     s->now_ms = now_ms;
     /* When we closed it, our reason counts. */
@@ -459,14 +483,15 @@ void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending
     s->liveness = (struct nl_liveness){0};
     s->heartbeats = s->echoes_seen = 0;
     s->fence.heartbeat = 0;
+    s->fence.leaving = false;
     nl_subscriptions_down(s->subscriptions, now_ms);
-    hurry = nl_publisher_down(s->publisher, evidence, now_ms);
+    by_publish = nl_publisher_down(s->publisher, evidence, now_ms);
     if (attempts_used_up(s)) {
         if (!s->stopping)
             s->ending.reason = NL_REASON_ATTEMPTS;
         set_state(s, NL_SESSION_STOPPED, &s->ending);
     } else {
-        s->due_ms = hurry ? now_ms : now_ms + retry_delay(s, &s->ending);
+        s->due_ms = by_publish ? hurried(s) : now_ms + retry_delay(s, &s->ending);
         set_state(s, NL_SESSION_WAITING, &s->ending);
     }
     /* Holders know of a stop by `shutdown`. */
@@ -724,12 +749,21 @@ void nl_session_resumed(struct nl_session *s, uint64_t now_ms) {
         send_heartbeat(s);
 }
 
+static void note_arrival(struct nl_session *s) {
+    struct nl_arrival arrival;
+
+    if (!s->liveness.leaving && !s->fence.leaving)
+        return;
+    arrival = s->ops.arrival(s->ops.ctx);
+    nl_liveness_turn(&s->liveness, arrival, s->now_ms);
+    if (s->fence.leaving)
+        s->fence.sent_ms = s->now_ms;
+    s->fence.leaving = s->fence.leaving && !arrival.heartbeats;
+}
+
 void nl_session_run(struct nl_session *s, uint64_t now_ms) {
     s->now_ms = now_ms;
-    nl_liveness_turn(&s->liveness, now_ms);
-    if (s->fence.leaving)
-        s->fence.sent_ms = now_ms;
-    s->fence.leaving = false;
+    note_arrival(s);
     if (s->state == NL_SESSION_WAITING && s->due_ms <= now_ms)
         connect_now(s);
     if (link_open(s))

@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "daemon/model/settings.h"
+#include "daemon/model/liveness.h"
 #include "daemon/model/peer.h"
 #include "protocol/line.h"
 #include "protocol/object.h"
@@ -79,6 +80,8 @@ struct nl_session_ops {
     void (*disconnect)(void *ctx);
     /* Queues one frame; false = no room. An empty frame (heartbeat) always fits. */
     bool (*send)(void *ctx, struct nl_slice frame);
+    /* What of it has arrived. Asked in the turns after a heartbeat. */
+    struct nl_arrival (*arrival)(void *ctx);
     /* How long to wait before connecting, by the limit over all sessions; 0 = go, and one connect is counted.
      */
     uint64_t (*connect_delay)(void *ctx, uint64_t now_ms);

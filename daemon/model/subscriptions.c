@@ -631,11 +631,13 @@ bool nl_subscriptions_answer(struct nl_subscriptions *s, const struct nl_frame *
 }
 
 uint64_t nl_subscriptions_oldest(const struct nl_subscriptions *s) {
-    const struct nl_topic *abandoned = s->lists[ABANDONED], *in_flight = s->lists[IN_FLIGHT];
+    const struct nl_topic *t, *in_flight = s->lists[IN_FLIGHT];
+    uint64_t oldest = in_flight == NULL ? UINT64_MAX : in_flight->position;
 
-    if (abandoned != NULL) /* each was sent before any that is in flight still */
-        return abandoned->position;
-    return in_flight == NULL ? UINT64_MAX : in_flight->position;
+    DL_FOREACH(s->lists[ABANDONED], t) {
+        oldest = t->position < oldest ? t->position : oldest;
+    }
+    return oldest;
 }
 
 /* ---- time ---- */
@@ -668,15 +670,30 @@ static void send_ready(struct nl_subscriptions *s, uint64_t now_ms) {
             return;
 }
 
+/* Has the link to go, as the echo of a fence does not come? When the fence is only on its way still, it has
+ * its time again. */
+static bool fence_lost(struct nl_subscriptions *s, uint64_t now_ms) {
+    struct nl_topic *t;
+
+    if (!expired(s->lists[ABANDONED], now_ms))
+        return false;
+    if (s->ops.stuck(s->ops.ctx))
+        return true;
+    while (expired(s->lists[ABANDONED], now_ms)) {
+        t = s->lists[ABANDONED];
+        t->due_ms = now_ms + s->limits.fence_timeout_ms;
+        move(s, t, ABANDONED);
+    }
+    return false;
+}
+
 void nl_subscriptions_run(struct nl_subscriptions *s, uint64_t now_ms) {
     if (!s->up)
         return;
     while (expired(s->lists[IN_FLIGHT], now_ms))
         time_out(s, s->lists[IN_FLIGHT], now_ms);
-    if (expired(s->lists[ABANDONED], now_ms)) {
-        s->ops.stuck(s->ops.ctx);
+    if (fence_lost(s, now_ms))
         return;
-    }
     while (expired(s->lists[REFUSED], now_ms))
         make_ready(s, s->lists[REFUSED]);
     send_ready(s, now_ms);

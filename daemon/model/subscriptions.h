@@ -67,8 +67,9 @@ struct nl_subscriptions_ops {
     uint64_t (*position)(void *ctx);
     /* Sends a heartbeat; returns its number, for nl_subscriptions_fence_passed(). */
     uint64_t (*fence)(void *ctx);
-    /* A fence did not come back in time: the link is to be closed. May be called again until it is. */
-    void (*stuck)(void *ctx);
+    /* A fence did not come back in time: the link is to be closed. Returns false when that is not so, as the
+     * fence is still on its way; then it has its time again. */
+    bool (*stuck)(void *ctx);
     /* The one answer to a request (if it was counted in peer->pending, it no longer is). Takes over line. */
     void (*answer)(void *ctx, struct nl_peer *peer, struct nl_line *line);
     /* An error event for a holder. Takes over line. */

@@ -102,16 +102,17 @@ void nl_turns_withdraw(struct nl_turns *turns, struct nl_turn *turn) {
 }
 
 static bool may_have_slot(const struct nl_turns *turns, const struct nl_turn_queue *queue) {
-    uint32_t left = NL_CONTROL_IN_FLIGHT - turns->in_flight;
+    uint32_t left = NL_CONTROL_IN_FLIGHT - turns->in_flight, of_user = left;
 
-    return queue->number == NL_TURN_RESTORE ? left > 0 : queue->in_flight < left;
+    if (is_users(queue->user->uid))
+        of_user = NL_CONTROL_PER_USER - queue->user->in_flight;
+    return queue->number == NL_TURN_RESTORE ? left > 0
+                                            : queue->in_flight < left && queue->in_flight < of_user;
 }
 
 static struct nl_turn *next_of(const struct nl_turns *turns, const struct nl_turn_user *user) {
     struct nl_turn_queue *queue;
 
-    if (is_users(user->uid) && user->in_flight >= NL_CONTROL_PER_USER)
-        return NULL;
     DL_FOREACH(user->queues, queue) {
         if (queue->turns != NULL && may_have_slot(turns, queue))
             return queue->turns;

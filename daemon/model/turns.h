@@ -4,8 +4,9 @@
  * Turns go round-robin over users, then over the clients of a user, first in first out within a client. So
  * that nobody has to wait for the answers to somebody else's requests, which may never come:
  *
- *   - a client gets no more slots than it leaves free: alone half of them, the next one a quarter, ...
- *   - the clients of one user together get at most NL_CONTROL_PER_USER.
+ *   - the clients of one user together get at most NL_CONTROL_PER_USER;
+ *   - a client gets no more slots than it leaves free of these and of all: the first one half, the next a
+ * quarter, ...
  *
  * Two queues belong to no client and take turns like a user: NL_TURN_RESTORE, subscriptions that were there
  * before the link was lost, which may have all slots; and NL_TURN_NOBODY, what is left to do for topics that

@@ -134,3 +134,48 @@ class RawServer:
 
 def gaps(times: list[float]) -> list[float]:
     return [after - before for before, after in zip(times, times[1:])]
+
+
+class SlowLine:
+    """A way to a broker on which `rate` bytes a second go up, and any number come down."""
+
+    def __init__(self, port: int, rate: int) -> None:
+        self._broker = port
+        self._rate = rate
+        self._listener = socket.socket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen()
+        self.url = f"ws://127.0.0.1:{self._listener.getsockname()[1]}/ws"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            broker = socket.create_connection(("127.0.0.1", self._broker))
+            threading.Thread(target=self._pump, args=(client, broker, 4096), daemon=True).start()
+            threading.Thread(target=self._pump, args=(broker, client, 0), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, slowly: int) -> None:
+        try:
+            while data := source.recv(slowly or 65536):
+                target.sendall(data)
+                if slowly:
+                    time.sleep(len(data) / self._rate)
+        except OSError:
+            pass
+        for each in (source, target):
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def __enter__(self) -> "SlowLine":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()

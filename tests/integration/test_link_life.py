@@ -8,11 +8,12 @@ import signal
 import time
 from pathlib import Path
 from typing import Any, Callable, Iterator
+from urllib.parse import urlsplit
 
 import pytest
 import wsclient
 from control import Broker
-from fakes import BlackHole, Names, RawServer, gaps
+from fakes import BlackHole, Names, RawServer, SlowLine, gaps
 from harness import Client, Daemon, Json, alice, wait_until
 
 TOPIC = "demo/ops/events"
@@ -313,6 +314,17 @@ def test_a_silent_link_is_kept_up(kraken: Broker) -> None:
         daemon.wait_status()
         kraken.wait_for(type="heartbeat", count=6)
         assert all(0.19 < gap < 0.35 for gap in gaps(heartbeats(kraken)))
+        assert len(kraken.received("auth")) == 1
+
+
+def test_a_slow_line_is_no_dead_one(kraken: Broker) -> None:
+    """The heartbeats behind a large publish need longer to arrive than the broker may to echo them."""
+    with SlowLine(urlsplit(kraken.url).port or 0, 150_000) as line, \
+            Daemon({"default": alice(line.url, heartbeat_interval="400ms", heartbeat_timeout="500ms",
+                                     request_timeout="500ms")}) as daemon, daemon.client() as client:
+        daemon.wait_status()
+        client.ok(type="publish", topic=TOPIC, data="x" * 400_000)
+        assert connection_events(client) == [] and "heartbeat_timeout" not in daemon.log()
         assert len(kraken.received("auth")) == 1
 
 

@@ -36,6 +36,8 @@ struct world {
     uint64_t now, random, connect_delay;
     unsigned connects, disconnects, rejected;
     bool link, link_full;
+    bool slow_line; /* heartbeats are on their way */
+    uint64_t arrived;
     char *sent[MAX_SENT]; /* as JSON; "" is a heartbeat */
     uint64_t sent_ms[MAX_SENT];
     unsigned sent_count, served, checked;
@@ -125,6 +127,13 @@ static void op_changed(void *ctx, enum nl_session_state from, enum nl_session_st
     w->state = to;
 }
 
+static struct nl_arrival op_arrival(void *ctx) {
+    struct world *w = ctx;
+
+    assert_true(w->link);
+    return (struct nl_arrival){.bytes = w->arrived, .heartbeats = !w->slow_line};
+}
+
 static void op_rejected(void *ctx, uid_t uid, const char *topic) {
     struct world *w = ctx;
 
@@ -163,6 +172,7 @@ static void start(struct world *w) {
     struct nl_session_ops ops = {.connect = op_connect,
                                  .disconnect = op_disconnect,
                                  .send = op_send,
+                                 .arrival = op_arrival,
                                  .connect_delay = op_connect_delay,
                                  .answer = op_answer,
                                  .event = op_event,
@@ -1042,6 +1052,45 @@ static void traffic_does_not_hide_an_ignored_publish(void **state) {
     world_free(w);
 }
 
+/* A heartbeat behind a megabyte on a slow line takes its time; on one where nothing arrives any more it does
+ * not. */
+static void what_is_on_its_way_is_waited_for(void **state) {
+    struct world *w = live_world();
+
+    (void)state;
+    request(w, 0, "{\"type\":\"publish\",\"topic\":\"app/room/t\",\"data\":1,\"id\":1}");
+    request(w, 1, "{\"type\":\"subscribe\",\"topic\":\"app/room/t\"}");
+    w->slow_line = true;
+    for (int second = 0; second < 300; second++) {
+        w->arrived += 1000;
+        pass(w, 1000);
+        if (second % 7 == 0)
+            frame(w, "{\"type\":\"message\",\"topic\":\"app/room/x\",\"data\":1}");
+    }
+    assert_int_equal(w->disconnects, 0);
+    pass(w, w->config->heartbeat_interval_ms + w->config->heartbeat_timeout_ms + NL_LIVENESS_LOOK_MS);
+    assert_int_equal(w->disconnects, 1);
+    world_free(w);
+}
+
+static void the_wait_begins_when_the_heartbeat_has_arrived(void **state) {
+    struct world *w = live_world();
+
+    (void)state;
+    w->slow_line = true;
+    pass(w, w->config->heartbeat_interval_ms);
+    for (int second = 0; second < 60; second++) {
+        w->arrived++;
+        pass(w, 1000);
+    }
+    w->slow_line = false;
+    pass(w, w->config->heartbeat_timeout_ms - 1);
+    assert_int_equal(w->disconnects, 0);
+    pass(w, 2 * NL_LIVENESS_LOOK_MS);
+    assert_int_equal(w->disconnects, 1);
+    world_free(w);
+}
+
 static void a_broker_that_echoes_no_heartbeat_is_left(void **state) {
     struct world *w = live_world();
 
@@ -1710,6 +1759,8 @@ int main(void) {
         cmocka_unit_test(what_was_in_flight_goes_again),
         cmocka_unit_test(an_ignored_publish_is_told),
         cmocka_unit_test(traffic_does_not_hide_an_ignored_publish),
+        cmocka_unit_test(what_is_on_its_way_is_waited_for),
+        cmocka_unit_test(the_wait_begins_when_the_heartbeat_has_arrived),
         cmocka_unit_test(a_broker_that_echoes_no_heartbeat_is_left),
         cmocka_unit_test(on_a_v1_broker_written_is_published),
         cmocka_unit_test(the_own_copy_of_a_retained_message_is_swallowed_once),

@@ -32,6 +32,11 @@ static void op_disconnect(void *ctx) {
     disconnects++;
 }
 
+static struct nl_arrival op_arrival(void *ctx) {
+    (void)ctx;
+    return (struct nl_arrival){.heartbeats = true};
+}
+
 static bool op_send(void *ctx, struct nl_slice frame) {
     (void)ctx;
     heartbeats += frame.len == 0;
@@ -89,6 +94,7 @@ static int setup(void **state) {
     const struct nl_session_ops ops = {.connect = op_connect,
                                        .disconnect = op_disconnect,
                                        .send = op_send,
+                                       .arrival = op_arrival,
                                        .connect_delay = op_connect_delay,
                                        .changed = op_changed,
                                        .random = op_random,

@@ -62,6 +62,7 @@ struct world {
     uint64_t publishes;       /* sent so far, or so it says */
     uint64_t fences;
     bool stuck; /* the link was to be closed */
+    bool fence_on_its_way;
     struct asked asked[QUEUE];
     unsigned asked_count;
     unsigned refuse, ignore; /* per cent */
@@ -143,11 +144,14 @@ static uint64_t on_position(void *ctx) {
     return w->publishes;
 }
 
-static void on_stuck(void *ctx) {
+static bool on_stuck(void *ctx) {
     struct world *w = ctx;
 
     assert_true(w->up);
+    if (w->fence_on_its_way)
+        return false;
     w->stuck = true;
+    return true;
 }
 
 static struct json_object *parse(const struct nl_line *line) {
