@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "daemon/model/echoes.h"
+#include "daemon/model/penalties.h"
 #include "daemon/model/seen.h"
 #include "protocol/alloc.h"
 #include "protocol/hazards.h"
@@ -27,6 +28,7 @@ struct nl_publisher {
     uint64_t max_data; /* bytes of packed data that the broker takes */
     unsigned carried;  /* sets of enum nl_hazard: the broker took such a publish, */
     unsigned refused;  /* or closed the link because of one */
+    struct nl_penalties penalties;
     bool stopped;
     uint64_t seed;
     uint64_t tokens; /* given to retained messages so far */
@@ -112,13 +114,21 @@ static void learn_max_data(struct nl_publisher *pub, const struct nl_frame *erro
         pub->max_data = (uint64_t)error->max_size_bytes;
 }
 
+static uint64_t topic_hash(const struct nl_publisher *pub, struct nl_slice topic) {
+    return nl_seen_hash(topic, pub->seed);
+}
+
 /*
  * Two closes are proof: what the broker has not been seen to carry, and was in this publish, is sent no more,
- * for as long as the session lives. A close for size says nothing about the content.
+ * for as long as the session lives. A close for size says nothing about the content. Where no kind is to
+ * blame the publisher has to wait with that topic.
  */
 static void learn_refused(struct nl_publisher *pub, const struct nl_publish *p, int close_code) {
-    if (close_code == CLOSE_INTERNAL_ERROR)
-        pub->refused |= p->hazards & ~pub->carried;
+    unsigned kinds = close_code == CLOSE_INTERNAL_ERROR ? p->hazards & ~pub->carried : 0;
+
+    pub->refused |= kinds;
+    if (kinds == 0)
+        nl_penalties_add(&pub->penalties, p->uid, topic_hash(pub, nl_slice_str(p->topic)), pub->now_ms);
     pub->ops.rejected(pub->ops.ctx, p->uid, p->topic);
 }
 
@@ -195,6 +205,15 @@ static enum nl_error check_data(const struct nl_publisher *pub, struct nl_slice 
     return NL_ERROR_BROKER_REJECTED;
 }
 
+static enum nl_error check_penalty(const struct nl_publisher *pub, const struct nl_peer *peer,
+                                   const struct nl_request *r, uint64_t *wait_ms, const char **why) {
+    *wait_ms = nl_penalties_wait(&pub->penalties, peer->uid, topic_hash(pub, r->topic), pub->now_ms);
+    if (*wait_ms == 0)
+        return NL_OK;
+    *why = "a publish of this user to this topic made the broker close the connection; wait";
+    return NL_ERROR_LIMIT_REACHED;
+}
+
 void nl_publisher_request(struct nl_publisher *pub, struct nl_peer *peer, struct nl_request *r,
                           uint64_t now_ms) {
     struct nl_buffer data;
@@ -209,9 +228,11 @@ void nl_publisher_request(struct nl_publisher *pub, struct nl_peer *peer, struct
     error = nl_msgpack_from_json(&data, r->data, NL_PACK_TAGGED, &why);
     if (error == NL_OK)
         error = check_data(pub, nl_slice(data.bytes, data.len), &hazards, &why);
+    if (error == NL_OK)
+        error = check_penalty(pub, peer, r, &retry_after_ms, &why);
     if (error != NL_OK) {
         nl_buffer_deinit(&data);
-        refuse_publish(pub, peer, r, error, why, 0);
+        refuse_publish(pub, peer, r, error, why, retry_after_ms);
         return;
     }
     p = make_publish(pub, peer, r);

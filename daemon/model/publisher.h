@@ -4,7 +4,8 @@
  * each outcome into an answer to the publisher and a delivery to the session's other clients.
  *
  * Learned from the broker, and kept while the session lives: the kinds of content that it cannot carry, after
- * two closes as proof; such a publish is refused here from then on. What it once took is not suspected.
+ * two closes as proof; such a publish is refused here from then on. What it once took is not suspected. Where
+ * nothing of that kind is to blame, the publisher's user waits with that topic (penalties.h).
  * The largest payload it takes is learned from its errors and forgotten at each auth.
  *
  * A retained message goes upstream with echo, as some brokers would else never give it to our later

@@ -1533,7 +1533,7 @@ static void convict(struct world *w, const char *request_json, int code) {
     request(w, 0, request_json);
     for (int i = 0; i < 2; i++) {
         closed(w, NL_REASON_CLOSED, code);
-        pass(w, 5000);
+        pass(w, 2000);
         open_link(w);
         frame(w, auth_success);
         assert_state(w, LIVE);
@@ -1597,6 +1597,12 @@ static void a_close_for_size_proves_no_kind(void **state) {
 
     (void)state;
     convict(w, PUBLISH("{\"$bytes\":\"/w==\"}", "1"), 1009);
+    request(w, 0, PUBLISH("1", "3"));
+    assert_told_like(w, 0, ANSWER,
+                     "{\"type\":\"error\",\"request\":\"publish\",\"id\":3,\"error\":\"limit_reached\",");
+    assert_non_null(strstr(w->told[w->told_count - 1].text, "\"retryAfterMs\":"));
+    assert_nothing_sent(w);
+    /* Not the others. */
     request(w, 1, PUBLISH("{\"$bytes\":\"/w==\"}", "2"));
     serve(w);
     assert_told_like(w, 1, ANSWER, "{\"type\":\"published\",\"id\":2,");
