@@ -393,6 +393,10 @@ static const char credential_advice[] =
     "put the actor token into the file that LoadCredential= of nolagd.service names for it "
     "(for \"token-default\" as shipped: /etc/nolagd/tokens/default), and start nolagd again";
 
+static const char no_credential_advice[] = "if it is a credential of nolagd.service, only the service has "
+                                           "it: journalctl -u nolagd tells what is wrong "
+                                           "then";
+
 /* A token that was pasted in the place of a file name must not be seen in a message. */
 static bool may_be_token(const char *name) {
     return strncmp(name, "at_", 3) == 0 || strlen(name) > SHOWN_NAME_MAX;
@@ -412,10 +416,12 @@ static void read_bare_token(struct loader *l, struct nl_session_config *s, struc
     bool credential, secret = may_be_token(s->token_file);
     char *folder = full_folder(token_folder(l, &credential)), *path = join_path(folder, s->token_file);
     const char *kind = credential ? "credential" : "file", *why = nl_token_file_read(path, &s->token);
+    bool missing = why && strcmp(why, "does not exist") == 0;
+    const char *advice = credential ? credential_advice : missing && !secret ? no_credential_advice : "";
 
     if (why)
         fail(l, place, "token_file: the %s %s%s %s%s%s", kind, secret ? "of that name in " : "",
-             secret ? folder : path, why, credential ? "; " : "", credential ? credential_advice : "");
+             secret ? folder : path, why, advice[0] == '\0' ? "" : "; ", advice);
     free(path);
     free(folder);
 }

@@ -1005,8 +1005,11 @@ static void test_missing_token_is_named_in_full(void **state) {
     mkdir("etc", 0700);
     put("etc/n.conf", "[session x]\ntoken_file = token-default\n");
     load("etc/n.conf");
-    snprintf(expected, sizeof(expected),
-             "etc/n.conf:2: token_file: the file %s/etc/token-default does not exist\n", folder);
+    snprintf(
+        expected, sizeof(expected),
+        "etc/n.conf:2: token_file: the file %s/etc/token-default does not exist; if it is a credential of "
+        "nolagd.service, only the service has it: journalctl -u nolagd tells what is wrong then\n",
+        folder);
     expect_text(report.errors, expected);
 }
 
