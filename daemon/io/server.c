@@ -17,7 +17,7 @@
 #define RESERVED_FILES 64 /* not for clients: links, look-ups, the log, the library's own */
 #define DRAIN_STEP_MS 20
 #define LAST_ANSWERS_MS 3000 /* for clients to take the answers that the end of the drain makes */
-#define STOP_MARGIN_MS 8000 /* for the links to close after the drain, and for a slow host */
+#define STOP_MARGIN_MS 8000  /* for the links to close after the drain, and for a slow host */
 
 uint64_t nl_server_now(const struct nl_server *s) {
     return uv_now(s->loop);

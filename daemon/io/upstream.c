@@ -107,8 +107,9 @@ static bool op_send(void *ctx, struct nl_slice frame) {
 
 static struct nl_arrival op_arrival(void *ctx) {
     struct nl_upstream *u = ctx;
+    struct nl_arrival nothing_sent = {.heartbeats = true};
 
-    return u->link == NULL ? (struct nl_arrival){.heartbeats = true} : nl_link_arrival(u->link);
+    return u->link == NULL ? nothing_sent : nl_link_arrival(u->link);
 }
 
 static uint64_t op_connect_delay(void *ctx, uint64_t now_ms) {
