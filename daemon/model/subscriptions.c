@@ -477,6 +477,26 @@ static void turn_away(struct nl_subscriptions *s, struct nl_peer *peer, const st
                                 request->topic, why));
 }
 
+/*
+ * As settle(), for a change that comes while the topic waits for its turn: it looks at this one only, however
+ * many wait with it. Upstream is as it was, so none of the others is served by it.
+ */
+static void join_ready(struct nl_subscriptions *s, struct nl_topic *t, struct nl_change *c, uint64_t now_ms) {
+    if (t->queue != c || blocked(c))
+        return; /* in the order they came */
+    apply_first(s, t);
+    if (t->waiting == NULL || t->waiting->prev != c)
+        return; /* it was refused */
+    if (served(s, c)) {
+        settle(s, t, now_ms);
+        return;
+    }
+    if (t->restoring)
+        return;
+    nl_turns_withdraw(&s->turns, &t->turn);
+    nl_turns_wait(&s->turns, &c->turn, c->peer->uid, c->peer->number);
+}
+
 void nl_subscriptions_request(struct nl_subscriptions *s, struct nl_peer *peer, struct nl_request *request,
                               uint64_t now_ms) {
     const char *why = turned_away(s, peer, request);
@@ -490,7 +510,10 @@ void nl_subscriptions_request(struct nl_subscriptions *s, struct nl_peer *peer, 
     t = topic_for(s, request->topic);
     c = change_new(peer, t, request);
     DL_APPEND(t->queue, c);
-    settle(s, t, now_ms);
+    if (t->place == READY)
+        join_ready(s, t, c, now_ms);
+    else
+        settle(s, t, now_ms);
 }
 
 void nl_subscriptions_leave(struct nl_subscriptions *s, struct nl_peer *peer, uint64_t now_ms) {
