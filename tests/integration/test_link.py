@@ -27,6 +27,9 @@ from harness import BUILD, LIMIT, SANITIZERS, wait_until
 PROBE = BUILD / "tests" / "unit" / "link_probe"
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
+# Seconds by which a busy host may be late; the limits of the libraries, that must not be met, are 5 s and more.
+BUSY = 2.0
+
 
 class Ending(NamedTuple):
     end: str
@@ -308,7 +311,7 @@ def test_a_black_hole_fails_at_the_deadline(probe: Probe, seconds: float) -> Non
         began = time.monotonic()
         ending = probe.fails(hole.url, connect=int(seconds * 1000))
         assert ending.end == "connect" and "in time" in ending.detail
-        assert abs(time.monotonic() - began - seconds) < 0.5
+        assert 0 <= time.monotonic() - began - seconds < BUSY
 
 
 def test_each_address_has_the_whole_deadline(tmp_path: Path) -> None:
@@ -317,7 +320,7 @@ def test_each_address_has_the_whole_deadline(tmp_path: Path) -> None:
         with Probe(names.environment) as probe:
             began = time.monotonic()
             assert probe.fails(f"ws://broker.test:{hole.port}/ws", connect=500).end == "connect"
-            assert 0.9 < time.monotonic() - began < 1.5
+            assert 1.0 <= time.monotonic() - began < 1.0 + BUSY
 
 
 @pytest.mark.parametrize("answer, order", [
@@ -381,13 +384,13 @@ def test_a_resolver_that_does_not_answer(tmp_path: Path) -> None:
     with Server() as server, Probe(names.environment) as probe:
         began = time.monotonic()
         for n in range(20):
-            probe.open(f"ws://dead.test:{server.port}/ws", name=f"dead{n}", wait=False, resolve=400 if n < 10 else 9000)
+            probe.open(f"ws://dead.test:{server.port}/ws", name=f"dead{n}", wait=False, resolve=1500 if n < 10 else 9000)
         probe.open(f"ws://broker.test:{server.port}/ws", name="other")
-        assert time.monotonic() - began < 0.4, "others do not wait for it"
+        assert probe.waiting == [], "others do not wait for it"
         for n in range(10):
             ending = probe.ended(f"dead{n}")
             assert ending.end == "dns" and ending.detail == "no answer in time"
-        assert 0.3 < time.monotonic() - began < 1
+        assert 1.5 <= time.monotonic() - began < 1.5 + BUSY
         probe.send("close dead10")
         assert probe.ended("dead10").end == "closed_by_us"
         names.set(dead="127.0.0.1")
@@ -401,7 +404,7 @@ def test_the_end_does_not_wait_for_the_resolver(tmp_path: Path) -> None:
         probe.ask("use", "use")
         began = time.monotonic()
         probe.finish()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 1 + BUSY
 
 
 # The upgrade
@@ -468,7 +471,7 @@ def test_no_answer_at_all(probe: Probe) -> None:
         began = time.monotonic()
         ending = probe.fails(server.url, connect=600)
         assert ending.end == "connect" and "upgrade" in ending.detail
-        assert abs(time.monotonic() - began - 0.6) < 0.4
+        assert 0.6 <= time.monotonic() - began < 0.6 + BUSY
 
 
 def test_many_that_do_not_answer(probe: Probe) -> None:
@@ -737,7 +740,7 @@ def test_closing_with_a_peer_that_has_stopped(probe: Probe, released: threading.
         began = time.monotonic()
         probe.send("close a")
         assert probe.ended().end == "closed_by_us"
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 1 + BUSY
         wait_until(lambda: int(probe.ask("use", "use")[0]) <= idle_descriptors(), "its descriptor is gone")
 
 
@@ -752,7 +755,7 @@ def test_closing_with_a_peer_that_answers_with_frames_only(probe: Probe) -> None
         began = time.monotonic()
         probe.send("close a")
         assert probe.ended().end == "closed_by_us"
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 1 + BUSY
 
 
 @pytest.mark.parametrize("amount", [0, 20])
@@ -764,7 +767,7 @@ def test_a_peer_that_closes_and_hangs(probe: Probe, released: threading.Event, a
         began = time.monotonic()
         connection.sendall(encode(struct.pack(">H", 1011), CLOSE))
         assert probe.ended()[:2] == ("closed", 1011)
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 1 + BUSY
 
 
 def idle_descriptors() -> int:
@@ -828,7 +831,7 @@ def test_the_context_ends_in_any_state(tmp_path: Path, authority: Authority, rel
         probe.ask("use", "use")
         began = time.monotonic()
         probe.finish()
-        assert time.monotonic() - began < 1.2
+        assert time.monotonic() - began < 1.2 + BUSY
 
 
 # TLS
@@ -965,7 +968,7 @@ def test_a_tls_handshake_without_an_answer(probe: Probe) -> None:
         began = time.monotonic()
         ending = probe.fails(f"wss://127.0.0.1:{server.port}/ws", connect=500)
         assert ending.end == "tls" and "in time" in ending.detail and not ending.certificate
-        assert abs(time.monotonic() - began - 0.5) < 0.4
+        assert 0.5 <= time.monotonic() - began < 0.5 + BUSY
 
 
 def test_a_server_that_is_too_old(probe: Probe, authority: Authority, good: ssl.SSLContext) -> None:
@@ -988,7 +991,7 @@ def test_bursts_over_tls(probe: Probe, authority: Authority, good: ssl.SSLContex
         for n in range(5):
             server.connection().sendall(stream)
             assert probe.frames(len(frames) * (n + 1)) == digest(iter(frames * (n + 1)))
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 2 + BUSY
 
 
 def test_a_tls_peer_that_has_stopped(probe: Probe, authority: Authority, good: ssl.SSLContext,
@@ -1000,4 +1003,4 @@ def test_a_tls_peer_that_has_stopped(probe: Probe, authority: Authority, good: s
         began = time.monotonic()
         probe.send("close a")
         assert probe.ended().end == "closed_by_us"
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 1 + BUSY

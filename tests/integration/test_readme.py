@@ -14,7 +14,7 @@ import pytest
 
 from harness import BUILD, ROOT, wait_until
 
-PATIENCE = 60
+PATIENCE = 180
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
