@@ -26,8 +26,8 @@ struct parse {
 typedef enum nl_error field_reader(struct parse *p, const char *name, struct json_object *value);
 
 static field_reader read_topic, read_topic_or_tap, read_data, read_filters, read_some_filters, read_qos,
-    read_retain, read_echo, read_load_balance, read_group, read_msg_ref, read_session, read_token, read_only,
-    read_bigint, read_publish_filter, read_publish_filters;
+    read_retain, read_echo, read_load_balance, read_group, read_late_join, read_msg_ref, read_session,
+    read_token, read_only, read_bigint, read_publish_filter, read_publish_filters;
 
 struct field {
     const char *name;
@@ -54,7 +54,8 @@ static const struct request_kind {
                                      {"filters", read_filters, false},
                                      {"qos", read_qos, false},
                                      {"loadBalance", read_load_balance, false},
-                                     {"loadBalanceGroup", read_group, false}},
+                                     {"loadBalanceGroup", read_group, false},
+                                     {"lateJoin", read_late_join, false}},
     [NL_REQUEST_UNSUBSCRIBE].fields = {{"topic", read_topic_or_tap, true}},
     [NL_REQUEST_SET_FILTERS].fields = {{"topic", read_topic, true}, {"filters", read_filters, true}},
     [NL_REQUEST_ADD_FILTERS].fields = {{"topic", read_topic, true}, {"filters", read_some_filters, true}},
@@ -268,6 +269,13 @@ static enum nl_error read_only(struct parse *p, const char *name, struct json_ob
     return NL_OK;
 }
 
+static enum nl_error read_late_join(struct parse *p, const char *name, struct json_object *value) {
+    if (!is_text(value, 16) || !nl_slice_equal(nl_json_text(value), nl_slice_str("none")))
+        return bad_field(p, name, "lateJoin is \"none\", or left out");
+    p->request->late_join_none = true;
+    return NL_OK;
+}
+
 static enum nl_error read_bigint(struct parse *p, const char *name, struct json_object *value) {
     bool string = is_text(value, 16) && nl_slice_equal(nl_json_text(value), nl_slice_str("string"));
 
@@ -455,6 +463,9 @@ static enum nl_error check_subscribe(struct parse *p) {
         return NL_OK;
     if (r->filters.count > 0)
         return bad_field(p, "filters", "the tap takes no filters");
+    if (r->late_join_none)
+        return bad_field(p, "lateJoin",
+                         "the tap asks the broker for nothing, so there is nothing to join late");
     return r->load_balance ? bad_field(p, "loadBalance", "the tap is not load-balanced") : NL_OK;
 }
 

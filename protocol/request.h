@@ -106,6 +106,7 @@ struct nl_request {
     int qos;                   /* 0 to 2; -1 when absent */
     bool retain;               /* publish */
     bool load_balance;         /* subscribe */
+    bool late_join_none;       /* subscribe: "lateJoin":"none" */
     struct nl_slice group;     /* subscribe: ptr NULL when absent */
     unsigned only;         /* events: bit NL_EVENT_x for each chosen one; all when "only" is absent or null */
     bool bigint_as_string; /* hello: "bigint":"string" */
@@ -129,14 +130,14 @@ struct nl_refusal {
  * and nothing in *out to free.
  *
  * id: a string, or an integer of 64 bits, of at most NL_ID_MAX bytes as JSON text.
- * Rules beyond single fields: subscribe to "*" takes no filters and no loadBalance;
+ * Rules beyond single fields: subscribe to "*" takes no filters, no loadBalance and no lateJoin;
  * publish needs data, and has filter or filters, not both; auth has session or token, not
  * both and not neither; a token and a session name hold no control characters.
- * qos is an integer 0 to 2; retain, echo, loadBalance are booleans; msgRef is a string of 1 to
- * NL_MSG_REF_MAX bytes; loadBalanceGroup is a string of 1 to NL_NAME_MAX bytes of
- * [a-zA-Z0-9_:-], and only with loadBalance true. JSON null counts as absent for every field but data.
- * What is JSON but cannot be held (see nl_json_parse_line()) is BAD_PAYLOAD in data, BAD_FIELD
- * in another field, and ignored in one that no request has.
+ * qos is an integer 0 to 2; retain, echo, loadBalance are booleans; lateJoin is "none"; msgRef is a string of
+ * 1 to NL_MSG_REF_MAX bytes; loadBalanceGroup is a string of 1 to NL_NAME_MAX bytes of [a-zA-Z0-9_:-], and
+ * only with loadBalance true. JSON null counts as absent for every field but data. What is JSON but cannot be
+ * held (see nl_json_parse_line()) is BAD_PAYLOAD in data, BAD_FIELD in another field, and ignored in one that
+ * no request has.
  */
 enum nl_error nl_request_parse(struct nl_slice line, unsigned max_depth, struct nl_request *out,
                                struct nl_refusal *refusal);

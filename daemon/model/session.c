@@ -241,6 +241,7 @@ static struct nl_subscriptions *make_subscriptions(struct nl_session *s,
         .bytes_per_client = WISH_BYTES_PER_CLIENT,
         .bytes_per_uid = WISH_BYTES_PER_UID,
         .qos = (uint8_t)s->config->qos,
+        .late_join = s->config->late_join,
     };
     struct nl_subscriptions_ops ops = {.send = send_frame,
                                        .position = publishes_sent,

@@ -38,6 +38,8 @@ static const char *const log_levels[] = {"error", "warning", "notice", "info", "
 static const char *const slow_consumers[] = {
     [NL_SLOW_DISCONNECT] = "disconnect", [NL_SLOW_DROP] = "drop", NULL};
 static const char *const tristates[] = {[NL_AUTO] = "auto", [NL_YES] = "yes", [NL_NO] = "no", NULL};
+static const char *const late_joins[] = {
+    [NL_LATE_AUTO] = "auto", [NL_LATE_RESUBSCRIBE] = "resubscribe", [NL_LATE_NONE] = "none", NULL};
 static const char *const own_messages[] = {[NL_OWN_NEVER] = "never", [NL_OWN_ECHO] = "echo", NULL};
 
 #define ROW(s, name, kind, type, field, fallback, min, max, choices, help)                                   \
@@ -122,6 +124,8 @@ static const struct nl_config_key keys[] = {
            "whether the broker tells the filters of each message: yes, no, or auto to find out"),
     CHOICE(session, own_messages, enum nl_own_messages, "never", own_messages,
            "whether a client gets what it published itself: never or echo"),
+    CHOICE(session, late_join, enum nl_late_join, "auto", late_joins,
+           "retained messages for clients that join a topic later: auto, resubscribe or none"),
     COUNT(session, publish_rate, "50", 0, 1000000, "publishes per second sent to the broker; 0: no limit"),
     COUNT(session, outbox_max_messages, "10000", 1, 100000000, "messages that may wait to be sent"),
     SIZE(session, outbox_max_bytes, "64MiB", 64 * KIB, 64 * GIB,

@@ -16,6 +16,8 @@
 
 enum nl_slow_consumer { NL_SLOW_DISCONNECT, NL_SLOW_DROP };
 enum nl_own_messages { NL_OWN_NEVER, NL_OWN_ECHO };
+/* What is done for clients that join a topic which is subscribed already; see subscriptions.h. */
+enum nl_late_join { NL_LATE_AUTO, NL_LATE_RESUBSCRIBE, NL_LATE_NONE };
 enum nl_tristate { NL_AUTO, NL_YES, NL_NO };
 
 /* [daemon] */
@@ -65,6 +67,7 @@ struct nl_session_config {
     uint64_t qos;                       /* default for publish and subscribe; 1 */
     enum nl_tristate filters_reported;  /* auto */
     enum nl_own_messages own_messages;  /* never */
+    enum nl_late_join late_join;        /* auto */
     uint64_t publish_rate;              /* per second; 50; 0 = no limit */
     uint64_t outbox_max_messages;       /* 10000 */
     uint64_t outbox_max_bytes;          /* 64 MiB */

@@ -24,6 +24,7 @@ struct nl_subscriptions *nl_subscriptions_new(const struct nl_subscriptions_limi
     s->seed = seed;
     nl_buffer_init(&s->scratch);
     nl_turns_init(&s->turns);
+    nl_hydrations_init(&s->hydrations);
     return s;
 }
 
@@ -118,6 +119,7 @@ struct nl_subscriptions *nl_subscriptions_free(struct nl_subscriptions *s) {
     HASH_ITER(hh, s->topics, t, tmp) {
         topic_free(s, t);
     }
+    nl_hydrations_clear(&s->hydrations);
     nl_buffer_deinit(&s->scratch);
     nl_turns_deinit(&s->turns);
     free(s);
@@ -140,6 +142,7 @@ static struct nl_change *change_new(struct nl_peer *peer, struct nl_topic *t, st
     c->turn.topic = t;
     c->type = request->type;
     c->qos = request->qos;
+    c->late_join_none = request->late_join_none;
     c->id = request->id;
     request->id = NULL;
     c->filters = request->filters;
@@ -204,22 +207,14 @@ static struct nl_line *success_line(const struct nl_change *c, bool pending) {
         nl_object_int(&o, "qos", pending ? c->subscription->qos : c->topic->qos);
     if (pending)
         nl_object_bool(&o, "pending", true);
-    else if (c->joined)
+    else if (c->declined)
         nl_object_cstr(&o, "lateJoin", "none");
     return nl_object_line(&o);
 }
 
-static void confirm(struct nl_subscription *sub, uint64_t now_ms) {
-    if (!nl_wishes_confirm(sub))
-        return;
-    if (sub->grant_until_ms <= now_ms)
-        nl_seen_deinit(&sub->granted);
-    sub->grant_until_ms = now_ms + NL_GRANT_MS;
-}
-
 static void succeed(struct nl_subscriptions *s, struct nl_change *c, bool pending, uint64_t now_ms) {
     if (c->subscription != NULL)
-        confirm(c->subscription, now_ms);
+        nl_wishes_confirm(c->subscription, now_ms, s->up ? now_ms + NL_GRANT_MS : NL_GRANT_PENDING);
     answer(s, c, success_line(c, pending));
 }
 
@@ -235,14 +230,17 @@ static struct nl_topic *topic_of(const struct nl_subscription *sub) {
 }
 
 static void remove_subscription(struct nl_subscriptions *s, struct nl_subscription *sub) {
-    const struct nl_topic *t = topic_of(sub);
+    struct nl_topic *t = topic_of(sub);
 
+    nl_subscriptions_not_late(t, sub);
+    nl_hydrations_leave(sub);
     nl_quota_give(&sub->peer->quota->subscriptions, 1);
     nl_wishes_remove(sub);
     s->wished -= !wished(t);
 }
 
 static void undo(struct nl_subscriptions *s, struct nl_subscription *sub) {
+    nl_subscriptions_not_late(topic_of(sub), sub);
     if (sub->fresh)
         remove_subscription(s, sub);
     else
@@ -317,7 +315,8 @@ static struct nl_subscription *fresh_subscription(struct nl_subscriptions *s, st
 static bool served(const struct nl_subscriptions *s, const struct nl_change *c) {
     if (c->type == NL_REQUEST_UNSUBSCRIBE)
         return wished(c->topic) || !c->topic->held;
-    return c->topic->held && nl_wishes_served(c->subscription, s->reported == NL_REPORTED_YES);
+    return c->topic->held && !c->topic->unsure && !c->subscription->late &&
+           nl_wishes_served(c->subscription, s->reported == NL_REPORTED_YES);
 }
 
 static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c, const char **hint) {
@@ -354,8 +353,8 @@ static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c,
     charge(c);
     nl_wishes_change(sub, &filters);
     c->subscription = sub;
-    c->joined = fresh && served(s, c);
     sub->changes++;
+    nl_subscriptions_joined(s, c);
     return NL_OK;
 }
 
@@ -419,14 +418,28 @@ static void apply_queue(struct nl_subscriptions *s, struct nl_topic *t, uint64_t
     }
 }
 
+/* Late joiners wait for others, and from the first one on. */
+static void gather(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_ms) {
+    if (t->place == GATHERING)
+        return;
+    t->due_ms = now_ms + NL_GATHER_MS;
+    move(s, t, GATHERING);
+}
+
+/* What was refused rests, unless somebody asks anew or nobody wishes it any more. */
+static bool rests(const struct nl_topic *t) {
+    return t->place == REFUSED && t->waiting == NULL && wished(t) && !t->unsure;
+}
+
 /* Brings a topic without a request in flight forward as far as it goes by itself. May free it. */
 static void settle(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_ms) {
     if (t->op != OP_NONE)
         return;
     apply_queue(s, t, now_ms);
     if (s->up && nl_subscriptions_due(t) != OP_NONE) {
-        /* What was refused rests, unless somebody asks anew or nobody wishes it any more. */
-        if (t->place != REFUSED || t->waiting != NULL || !wished(t))
+        if (nl_subscriptions_may_gather(t) && t->place != READY)
+            gather(s, t, now_ms);
+        else if (!rests(t))
             make_ready(s, t);
         return;
     }
@@ -554,6 +567,7 @@ static bool send_request(struct nl_subscriptions *s, struct nl_turn *turn, uint6
 
 static void granted(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_ms) {
     enum op op = t->op;
+    bool was_held = t->held;
 
     nl_subscriptions_conclude(t, true);
     t->held = op != OP_UNSUBSCRIBE;
@@ -563,7 +577,11 @@ static void granted(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now
     move(s, t, IDLE);
     restored(s, t);
     set_refused(s, t, false);
+    t->unsure = false;
+    if (op == OP_SUBSCRIBE)
+        nl_subscriptions_renewed(s, t, was_held, now_ms);
     settle(s, t, now_ms);
+    s->renewed = NULL;
 }
 
 /*
@@ -616,8 +634,9 @@ static void refused(struct nl_subscriptions *s, struct nl_topic *t, const struct
     enum op op = t->op;
 
     nl_subscriptions_conclude(t, false);
-    if (op != OP_SET_FILTERS ||
-        (frame != NULL && nl_slice_equal(frame->error, nl_slice_str("not_subscribed"))))
+    t->unsure = op == OP_SUBSCRIBE && t->held;
+    if (!t->unsure && (op != OP_SET_FILTERS ||
+                       (frame != NULL && nl_slice_equal(frame->error, nl_slice_str("not_subscribed")))))
         nl_subscriptions_forget(t);
     refuse_waiting(s, t, frame, error);
     if (!t->held)
@@ -719,11 +738,13 @@ void nl_subscriptions_run(struct nl_subscriptions *s, uint64_t now_ms) {
         return;
     while (expired(s->lists[REFUSED], now_ms))
         make_ready(s, s->lists[REFUSED]);
+    while (expired(s->lists[GATHERING], now_ms))
+        make_ready(s, s->lists[GATHERING]);
     send_ready(s, now_ms);
 }
 
 uint64_t nl_subscriptions_next(const struct nl_subscriptions *s) {
-    static const enum place timed[] = {IN_FLIGHT, ABANDONED, REFUSED};
+    static const enum place timed[] = {GATHERING, IN_FLIGHT, ABANDONED, REFUSED};
     uint64_t next = UINT64_MAX;
 
     if (nl_turns_next(&s->turns) != NULL)
@@ -779,10 +800,12 @@ void nl_subscriptions_down(struct nl_subscriptions *s, uint64_t now_ms) {
     struct nl_topic *t, *tmp;
 
     s->up = false;
+    nl_hydrations_clear(&s->hydrations);
     HASH_ITER(hh, s->topics, t, tmp) {
         if (t->op != OP_NONE)
             nl_subscriptions_conclude(t, false);
         nl_subscriptions_forget(t);
+        nl_subscriptions_interrupted(t, now_ms);
         move(s, t, IDLE);
         settle(s, t, now_ms);
     }

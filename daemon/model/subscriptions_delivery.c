@@ -62,11 +62,19 @@ unsigned nl_subscriptions_deliver(struct nl_subscriptions *s, const struct nl_fr
     read_filter(&d, message);
     if (NL_FRAME_HAS(message, msg_id) && message->msg_id.len > 0)
         d.msg_hash = nl_seen_hash(message->msg_id, s->seed);
+    t->no_msg_ids = d.msg_hash == 0;
     d.settling = settling(t, now_ms);
     learn_reported(s, t, &d, message, now_ms);
     /* What was learnt can have taken the last wish away. */
     t = nl_subscriptions_find(s, message->topic);
     return t == NULL ? 0 : nl_wishes_deliver(&t->wishes, &d, now_ms, receive, ctx);
+}
+
+unsigned nl_subscriptions_hydrate(struct nl_subscriptions *s, const struct nl_frame *frame, uint64_t serial,
+                                  uint64_t now_ms, nl_receive_fn *receive, void *ctx) {
+    if (!NL_FRAME_HAS(frame, topic))
+        return 0;
+    return nl_hydrations_take(&s->hydrations, frame->topic, serial, now_ms, receive, ctx);
 }
 
 static struct nl_slice key_slice(const char *filter_key) {

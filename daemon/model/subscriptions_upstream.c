@@ -8,7 +8,7 @@ bool nl_subscriptions_wants_all(const struct nl_topic *t) {
     return t->wishes.everything.wishes > 0 || t->wishes.wished_keys > NL_FILTERS_MAX;
 }
 
-static bool upstream_fits(const struct nl_topic *t) {
+bool nl_subscriptions_upstream_fits(const struct nl_topic *t) {
     bool all = nl_subscriptions_wants_all(t);
     struct nl_key *key, *tmp;
 
@@ -28,7 +28,11 @@ enum op nl_subscriptions_due(const struct nl_topic *t) {
         return t->held ? OP_UNSUBSCRIBE : OP_NONE;
     if (!t->held)
         return OP_SUBSCRIBE;
-    return upstream_fits(t) ? OP_NONE : OP_SET_FILTERS;
+    if (t->unsure)
+        return OP_SET_FILTERS;
+    if (t->late > 0)
+        return OP_SUBSCRIBE;
+    return nl_subscriptions_upstream_fits(t) ? OP_NONE : OP_SET_FILTERS;
 }
 
 /* Notes for each key what the request asks for, and packs the filters that go with it. */
@@ -107,7 +111,7 @@ void nl_subscriptions_conclude(struct nl_topic *t, bool granted) {
 void nl_subscriptions_forget(struct nl_topic *t) {
     struct nl_key *key, *tmp;
 
-    t->held = false;
+    t->held = t->unsure = false;
     t->wishes.everything.upstream = false;
     HASH_ITER(hh, t->wishes.keys, key, tmp) {
         key->upstream = false;

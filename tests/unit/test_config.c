@@ -223,6 +223,7 @@ static void expect_session_defaults(const struct nl_session_config *s) {
     assert_int_equal(s->qos, 1);
     assert_int_equal(s->filters_reported, NL_AUTO);
     assert_int_equal(s->own_messages, NL_OWN_NEVER);
+    assert_int_equal(s->late_join, NL_LATE_AUTO);
     assert_int_equal(s->publish_rate, 50);
     assert_int_equal(s->outbox_max_messages, 10000);
     assert_int_equal(s->outbox_max_bytes, 64 << 20);
@@ -450,20 +451,24 @@ static void test_booleans(void **state) {
 
 static void test_choices(void **state) {
     (void)state;
-    expect_fine("[daemon]\nslow_consumer = drop\n" SESSION "filters_reported = yes\nown_messages = echo\n");
+    expect_fine("[daemon]\nslow_consumer = drop\n" SESSION
+                "filters_reported = yes\nown_messages = echo\nlate_join = none\n");
     assert_int_equal(config->daemon.slow_consumer, NL_SLOW_DROP);
     assert_int_equal(config->sessions[0].filters_reported, NL_YES);
     assert_int_equal(config->sessions[0].own_messages, NL_OWN_ECHO);
+    assert_int_equal(config->sessions[0].late_join, NL_LATE_NONE);
     expect_fine("[daemon]\nslow_consumer = disconnect\n" SESSION
                 "filters_reported = no\nown_messages = never\n");
     assert_int_equal(config->daemon.slow_consumer, NL_SLOW_DISCONNECT);
     assert_int_equal(config->sessions[0].filters_reported, NL_NO);
     assert_int_equal(config->sessions[0].own_messages, NL_OWN_NEVER);
-    expect_fine(SESSION "filters_reported = auto\n");
+    expect_fine(SESSION "filters_reported = auto\nlate_join = resubscribe\n");
+    assert_int_equal(config->sessions[0].late_join, NL_LATE_RESUBSCRIBE);
     assert_int_equal(config->sessions[0].filters_reported, NL_AUTO);
     expect_key_error(find("slow_consumer"), "Drop", "\"Drop\" is not one of disconnect, drop");
     expect_key_error(find("filters_reported"), "maybe", "\"maybe\" is not one of auto, yes, no");
     expect_key_error(find("own_messages"), "yes", "\"yes\" is not one of never, echo");
+    expect_key_error(find("late_join"), "yes", "\"yes\" is not one of auto, resubscribe, none");
 }
 
 static void test_log_level(void **state) {

@@ -114,6 +114,7 @@ enum value_kind {
     QOS,
     A_BOOL,
     GROUP,
+    LATE_JOIN,
     MSG_REF,
     SESSION,
     TOKEN,
@@ -140,6 +141,7 @@ static const struct field {
     {"subscribe", "qos", QOS, false, ",\"topic\":" TOPIC},
     {"subscribe", "loadBalance", A_BOOL, false, ",\"topic\":" TOPIC},
     {"subscribe", "loadBalanceGroup", GROUP, false, ",\"topic\":" TOPIC ",\"loadBalance\":true"},
+    {"subscribe", "lateJoin", LATE_JOIN, false, ",\"topic\":" TOPIC},
     {"unsubscribe", "topic", TOPIC_OR_TAP, true, ""},
     {"setFilters", "topic", A_TOPIC, true, ",\"filters\":[]"},
     {"setFilters", "filters", FILTERS, true, ",\"topic\":" TOPIC},
@@ -196,6 +198,8 @@ static const char *const values[] = {
     "\"ä\"",
     "\"string\"",
     "\"number\"",
+    "\"none\"",
+    "\"None\"",
     "\"String\"",
     "\"message\"",
     "[]",
@@ -254,7 +258,8 @@ static enum nl_error unless(bool good) {
 }
 
 static bool is_group(const char *value) {
-    return among(value, "\"x\" \"1\" \"true\" \"string\" \"number\" \"String\" \"message\"");
+    return among(value,
+                 "\"x\" \"1\" \"true\" \"string\" \"number\" \"String\" \"message\" \"none\" \"None\"");
 }
 
 /* What must come of this value in a field of this kind. */
@@ -274,6 +279,8 @@ static enum nl_error expected(enum value_kind kind, const char *value) {
         return unless(among(value, "true false"));
     case GROUP:
         return unless(is_group(value));
+    case LATE_JOIN:
+        return unless(among(value, "\"none\""));
     case MSG_REF:
         return unless(is_string(value) && !among(value, "\"\" \"a\\u0000\" \"a/b/c\\u0000\""));
     case SESSION:

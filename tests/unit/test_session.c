@@ -1289,7 +1289,8 @@ static const char *const odd_frames[] = {
     "{\"type\":\"subscribe\",\"topic\":\"app/room/t\"}",
     "{\"type\":\"publish\",\"topic\":\"app/room/t\",\"data\":1}",
     "{\"type\":\"presence\",\"event\":\"join\",\"data\":{}}",
-    "{\"type\":\"hydration\",\"topic\":\"t\",\"data\":1}",
+    "{\"type\":\"hydration\",\"topic\":\"never\",\"data\":1}",
+    "{\"type\":\"hydration\"}",
 };
 #define ODD_FRAMES (sizeof(odd_frames) / sizeof(odd_frames[0]))
 
@@ -1330,7 +1331,7 @@ static void odd_frames_are_harmless_in_every_state(void **state) {
     say_odd_things(w);
     frame(w, auth_success);
     assert_state(w, LIVE);
-    request(w, 1, "{\"type\":\"subscribe\",\"topic\":\"app/room/t\"}");
+    request(w, 1, "{\"type\":\"subscribe\",\"topic\":\"app/room/t\",\"lateJoin\":\"none\"}");
     frame(w, "{\"type\":\"message\",\"topic\":\"app/room/t\",\"data\":1}");
     assert_int_equal(nl_session_stats(w->s)->delivered, 2);
     closed(w, NL_REASON_LOST, 0);
