@@ -10,7 +10,7 @@
 #include "protocol/object.h"
 
 /* What a program may find in `features`: see PROTOCOL.md. */
-static const char features[] = "[\"filters\",\"tap\",\"tokens\",\"bigint\"]";
+static const char features[] = "[\"filters\",\"tap\",\"tokens\",\"bigint\",\"lateJoin\",\"hydration\"]";
 
 static void answer(struct nl_client *c, struct nl_object *o) {
     nl_client_send(c, nl_object_line(o), false);

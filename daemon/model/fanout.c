@@ -6,6 +6,7 @@
 /* One message while it goes out. lines: plain, and with big integers as strings; NULL until needed. */
 struct delivery {
     struct nl_fanout *fanout;
+    enum nl_event event;
     const struct nl_frame *frame;           /* from the broker, or */
     const struct nl_local_message *message; /* from a local client */
     struct nl_line *lines[2];
@@ -35,6 +36,8 @@ static struct nl_line *encode(const struct delivery *d, bool bigint_as_string) {
     struct nl_json_options options = {.bigint_as_string = bigint_as_string};
     const struct nl_local_message *m = d->message;
 
+    if (d->event == NL_EVENT_HYDRATION)
+        return nl_event_line(d->frame, options);
     if (d->frame != NULL)
         return nl_message_line(d->frame, options);
     return nl_local_message_line(m->topic, m->data, m->filter_key, m->from, options);
@@ -46,7 +49,7 @@ static void receive(void *ctx, struct nl_peer *peer) {
 
     if (*line == NULL)
         *line = encode(d, peer->bigint_as_string);
-    d->fanout->event(d->fanout->ctx, peer, NL_EVENT_MESSAGE, nl_line_ref(*line));
+    d->fanout->event(d->fanout->ctx, peer, d->event, nl_line_ref(*line));
 }
 
 /* Messages are numbered over all sessions, as a peer may change its session. */
@@ -70,7 +73,7 @@ static void finish(struct delivery *d, unsigned receivers, const struct nl_peer 
 
 unsigned nl_fanout_message(struct nl_fanout *f, struct nl_subscriptions *subscriptions,
                            const struct nl_frame *message, uint64_t now_ms, bool *known) {
-    struct delivery d = {.fanout = f, .frame = message};
+    struct delivery d = {.fanout = f, .event = NL_EVENT_MESSAGE, .frame = message};
     uint64_t serial = next_serial();
     unsigned n = nl_subscriptions_deliver(subscriptions, message, serial, now_ms, receive, &d, known);
 
@@ -78,9 +81,19 @@ unsigned nl_fanout_message(struct nl_fanout *f, struct nl_subscriptions *subscri
     return n;
 }
 
+unsigned nl_fanout_hydration(struct nl_fanout *f, struct nl_subscriptions *subscriptions,
+                             const struct nl_frame *frame, uint64_t now_ms) {
+    struct delivery d = {.fanout = f, .event = NL_EVENT_HYDRATION, .frame = frame};
+    uint64_t serial = next_serial();
+    unsigned n = nl_subscriptions_hydrate(subscriptions, frame, serial, now_ms, receive, &d);
+
+    finish(&d, n, NULL, serial);
+    return n;
+}
+
 unsigned nl_fanout_local(struct nl_fanout *f, struct nl_subscriptions *subscriptions,
                          const struct nl_local_message *message, uint64_t now_ms) {
-    struct delivery d = {.fanout = f, .message = message};
+    struct delivery d = {.fanout = f, .event = NL_EVENT_MESSAGE, .message = message};
     uint64_t serial = next_serial();
     unsigned n = nl_subscriptions_deliver_local(subscriptions, message->topic, message->filter_key,
                                                 message->except, message->token, serial, now_ms, receive, &d);

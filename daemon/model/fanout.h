@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * From one message to the lines of many clients: each variant of the line is encoded when the first client
- * needs it, and shared by all others. Taps get every message that anyone gets.
+ * needs it, and shared by all others. Taps get every message and hydration that anyone gets.
  */
 #ifndef NL_MODEL_FANOUT_H
 #define NL_MODEL_FANOUT_H
@@ -30,6 +30,10 @@ void nl_fanout_untap(struct nl_fanout *f, struct nl_peer *peer);
 /* A message of the broker. Returns how many clients got it; *known: somebody asked for this topic. */
 unsigned nl_fanout_message(struct nl_fanout *f, struct nl_subscriptions *subscriptions,
                            const struct nl_frame *message, uint64_t now_ms, bool *known);
+
+/* A hydration of the broker. Returns how many clients got it. */
+unsigned nl_fanout_hydration(struct nl_fanout *f, struct nl_subscriptions *subscriptions,
+                             const struct nl_frame *frame, uint64_t now_ms);
 
 /* A message that a local client (except; may be NULL) published. from: our own actor. */
 struct nl_local_message {

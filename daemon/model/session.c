@@ -585,6 +585,13 @@ static void on_message(struct nl_session *s, const struct nl_frame *frame) {
     s->stats.swallowed += mine;
 }
 
+static void on_hydration(struct nl_session *s, const struct nl_frame *frame) {
+    unsigned n = nl_fanout_hydration(&s->fanout, s->subscriptions, frame, s->now_ms);
+
+    s->stats.delivered += n;
+    s->stats.unexpected += n == 0;
+}
+
 static void on_heartbeat(struct nl_session *s) {
     if (s->echoes_seen == s->heartbeats) {
         s->stats.unexpected++;
@@ -608,6 +615,7 @@ static frame_handler *handler_for(enum nl_frame_type type) {
         [NL_FRAME_FILTERS_UPDATED] = on_control_answer,
         [NL_FRAME_PUBLISHED] = on_published,
         [NL_FRAME_MESSAGE] = on_message,
+        [NL_FRAME_HYDRATION] = on_hydration,
         [NL_FRAME_ERROR] = on_error,
     };
 
