@@ -176,6 +176,37 @@ def test_an_own_retained_message_reaches_who_joins_later(kraken: Broker) -> None
             assert subscribes(kraken) == 2
 
 
+def test_a_second_subscribe_that_is_not_answered(broker: Broker, bob: wsclient.Client) -> None:
+    """Who joined is told so in time, and the next one who joins gets what it asks for."""
+    with Daemon({"default": alice(broker.url, request_timeout="200ms")}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as first, daemon.client() as second:
+            retain(bob, "kept")
+            first.ok(type="subscribe", topic=TOPIC)
+            first.message("kept")
+            broker.mute(type="subscribe", count=1)
+            second.refused("timeout", type="subscribe", topic=TOPIC)
+            broker.wait_for(what="received", type="setFilters", topic=TOPIC)
+            second.ok(type="subscribe", topic=TOPIC)
+            second.message("kept")
+            nothing_more(broker, bob, first, second)
+
+
+def test_late_joiners_take_turns_like_all_others(broker: Broker, connect: Connect) -> None:
+    """Who joins many topics late, and is not answered, does not keep others from the broker."""
+    topics = [f"demo/general/t{n}" for n in range(100)]
+    first, greedy, modest = connect(), connect(), connect()
+    for topic in topics:
+        first.ok(type="subscribe", topic=topic)
+    broker.mute(type="subscribe", count=32)
+    for topic in topics:
+        greedy.send(type="subscribe", topic=topic)
+    broker.wait_for(what="received", type="subscribe", count=132)
+    modest.ok(type="subscribe", topic=TOPIC)
+    assert len(broker.received("subscribe")) == 133
+    greedy.nothing_else()
+
+
 # ---- hydration ----
 
 def hydration(client: Client, data: Any, topic: str = "events") -> None:

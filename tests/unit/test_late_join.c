@@ -467,6 +467,12 @@ static void world_free(struct world *w) {
     free(w);
 }
 
+/* Longer than any grant. */
+static void long_outage(struct world *w) {
+    link_down(w);
+    w->now += NL_GRANT_MS + 1;
+}
+
 static void step(struct world *w) {
     unsigned what = pick(w, 100);
 
@@ -483,6 +489,8 @@ static void step(struct world *w) {
     else if (what < 90)
         vanish(w, pick(w, PEERS));
     else if (what < 91)
+        long_outage(w);
+    else if (what < 92)
         link_down(w);
     else if (what < 94)
         link_up(w);
