@@ -55,8 +55,12 @@ void nl_subscriptions_joined(struct nl_subscriptions *s, struct nl_change *c) {
 
     if (!t->held || sub->late || in_time(s, t, sub))
         return;
-    if (had_already(s, sub, false) == 0 && !misses_hydration)
+    if (had_already(s, sub, false) == 0 && !misses_hydration) {
+        /* setFilters will do for its retained messages; the hydration is that of the subscribe before. */
+        if (s->renewed == t && sub->fresh)
+            nl_hydrations_wait(s->expected, sub);
         return;
+    }
     if (policy_renews(s, c)) {
         sub->late = true;
         t->late++;

@@ -725,6 +725,21 @@ static void a_hydration_goes_to_who_waits(void **state) {
     world_free(w);
 }
 
+/* The subscribe is in flight when the second one comes with a filter of its own. */
+static void a_hydration_goes_to_who_came_before_it(void **state) {
+    struct world *w = world_new(1, false, NL_LATE_AUTO);
+
+    (void)state;
+    request(w, 0, "subscribe", 1, false);
+    nl_subscriptions_run(w->s, w->now);
+    request(w, 1, "subscribe", 2, false);
+    rest(w, NL_GATHER_MS);
+    assert_int_equal(w->subscribes, 1);
+    assert_int_equal(hydrate(w, "events"), 2);
+    assert_int_equal(w->clients[1].hydrations, 1);
+    world_free(w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(those_who_join_together_share_one_subscribe),
@@ -736,6 +751,7 @@ int main(void) {
         cmocka_unit_test(a_refused_one_leaves_the_others_as_they_were),
         cmocka_unit_test(who_joins_without_a_link_gets_it_all_the_same),
         cmocka_unit_test(a_hydration_goes_to_who_waits),
+        cmocka_unit_test(a_hydration_goes_to_who_came_before_it),
         cmocka_unit_test(random_walks),
     };
 
