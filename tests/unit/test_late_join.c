@@ -415,9 +415,10 @@ static uint64_t on_number(void *ctx) {
     return 0;
 }
 
-static void on_stuck(void *ctx) {
+static bool on_stuck(void *ctx) {
     (void)ctx;
     fail();
+    return true;
 }
 
 static void on_error(void *ctx, struct nl_peer *peer, struct nl_line *line) {
