@@ -72,6 +72,24 @@ void nl_object_msgpack(struct nl_object *o, const char *key, struct nl_slice raw
     nl_json_from_msgpack(&o->out, raw, options);
 }
 
+static void member_out(struct nl_object *o, struct nl_slice name) {
+    comma_out(o);
+    nl_json_string(&o->out, name);
+    nl_buffer_append_byte(&o->out, ':');
+}
+
+void nl_object_open_member(struct nl_object *o, struct nl_slice name, char bracket) {
+    member_out(o, name);
+    nl_buffer_append_byte(&o->out, (uint8_t)bracket);
+    o->first = true;
+}
+
+void nl_object_member(struct nl_object *o, struct nl_slice name, struct nl_slice raw,
+                      struct nl_json_options options) {
+    member_out(o, name);
+    nl_json_from_msgpack(&o->out, raw, options);
+}
+
 void nl_object_filters(struct nl_object *o, const char *key, const struct nl_filters *filters) {
     key_out(o, key);
     nl_filters_json(filters, &o->out);
@@ -135,6 +153,8 @@ struct nl_line *nl_request_error_line(enum nl_error error, const struct nl_reque
     begin_error(&o, nl_request_name(r->type), r->id);
     nl_object_error(&o, error, hint);
     text_out(&o, "topic", r->topic);
+    text_out(&o, "roomId", r->room);
+    text_out(&o, "lobbyId", r->lobby);
     text_out(&o, "msgRef", r->msg_ref);
     return nl_object_line(&o);
 }
@@ -179,10 +199,7 @@ static void rest_out(struct nl_object *o, const struct nl_frame *frame, const st
     while (nl_raw_next_pair(&it, &key, &value)) {
         if (!nl_raw_string(key, &name) || named(but, name))
             continue;
-        comma_out(o);
-        nl_json_string(&o->out, name);
-        nl_buffer_append_byte(&o->out, ':');
-        nl_json_from_msgpack(&o->out, value, options);
+        nl_object_member(o, name, value, options);
     }
 }
 

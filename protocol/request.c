@@ -27,7 +27,8 @@ typedef enum nl_error field_reader(struct parse *p, const char *name, struct jso
 
 static field_reader read_topic, read_topic_or_tap, read_data, read_filters, read_some_filters, read_qos,
     read_retain, read_echo, read_load_balance, read_group, read_late_join, read_msg_ref, read_session,
-    read_token, read_only, read_bigint, read_publish_filter, read_publish_filters;
+    read_token, read_only, read_bigint, read_publish_filter, read_publish_filters, read_room, read_lobby,
+    read_actor, read_presence;
 
 struct field {
     const char *name;
@@ -68,6 +69,16 @@ static const struct request_kind {
                                    {"retain", read_retain, false},
                                    {"echo", read_echo, false},
                                    {"msgRef", read_msg_ref, false}},
+    [NL_REQUEST_PRESENCE].fields = {{"roomId", read_room, false}, {"data", read_presence, true}},
+    [NL_REQUEST_CLEAR_PRESENCE].fields = {{"roomId", read_room, false}},
+    [NL_REQUEST_GET_PRESENCE].fields = {{"roomId", read_room, false}},
+    [NL_REQUEST_GET_ACTOR].fields = {{"actorTokenId", read_actor, true}, {"roomId", read_room, false}},
+    [NL_REQUEST_LIST_PRESENCE].fields = {{"roomId", read_room, false}},
+    [NL_REQUEST_WATCH_PRESENCE].fields = {{"roomId", read_room, true}},
+    [NL_REQUEST_UNWATCH_PRESENCE].fields = {{"roomId", read_room, true}},
+    [NL_REQUEST_LOBBY_SUBSCRIBE].fields = {{"lobbyId", read_lobby, true}},
+    [NL_REQUEST_LOBBY_UNSUBSCRIBE].fields = {{"lobbyId", read_lobby, true}},
+    [NL_REQUEST_GET_LOBBY_PRESENCE].fields = {{"lobbyId", read_lobby, true}},
 };
 
 const char *nl_request_name(enum nl_request_type type) {
@@ -230,6 +241,73 @@ static enum nl_error read_msg_ref(struct parse *p, const char *name, struct json
     return NL_OK;
 }
 
+static enum nl_error read_room(struct parse *p, const char *name, struct json_object *value) {
+    if (!is_text(value, NL_NAME_MAX) || !is_name(nl_json_text(value)))
+        return bad_field(p, name, "a room is 1 to 128 characters of [a-zA-Z0-9_:-]");
+    p->request->room = nl_json_text(value);
+    return NL_OK;
+}
+
+static enum nl_error read_lobby(struct parse *p, const char *name, struct json_object *value) {
+    if (!is_text(value, NL_NAME_MAX) || !is_name(nl_json_text(value)))
+        return bad_field(p, name, "a lobby is 1 to 128 characters of [a-zA-Z0-9_:-]");
+    p->request->lobby = nl_json_text(value);
+    return NL_OK;
+}
+
+static enum nl_error read_actor(struct parse *p, const char *name, struct json_object *value) {
+    if (!is_text(value, NL_ACTOR_MAX) || has_control(nl_json_text(value)))
+        return bad_field(p, name, "actorTokenId is a string of 1 to 256 bytes without control characters");
+    p->request->actor = nl_json_text(value);
+    return NL_OK;
+}
+
+/* One of the one-key objects that stand for something else in a publish. */
+static bool is_tag(struct json_object *value) {
+    static const char *const tags[] = {"$bytes", "$str", "$float", "$ext", "$map", "$esc"};
+
+    if (json_object_object_length(value) != 1)
+        return false;
+    for (size_t i = 0; i < sizeof(tags) / sizeof(tags[0]); i++)
+        if (json_object_object_get_ex(value, tags[i], NULL))
+            return true;
+    return false;
+}
+
+/* What is wrong with the value as a part of presence data; NULL when nothing is. */
+static const char *presence_problem(struct json_object *value, unsigned depth) {
+    const char *why = NULL;
+
+    if (!json_object_is_type(value, json_type_object) && !json_object_is_type(value, json_type_array))
+        return NULL;
+    if (depth == 0)
+        return "presence data nests at most 32 levels deep";
+    if (json_object_is_type(value, json_type_array)) {
+        for (size_t i = 0; i < json_object_array_length(value) && why == NULL; i++)
+            why = presence_problem(json_object_array_get_idx(value, i), depth - 1);
+        return why;
+    }
+    if (is_tag(value))
+        return "presence data is plain JSON; the $ tags are for the data of a publish";
+    json_object_object_foreach(value, name, member) {
+        (void)name;
+        why = why != NULL ? why : presence_problem(member, depth - 1);
+    }
+    return why;
+}
+
+/* Null stands for none. The broker takes anything, but who reads presence expects a map. */
+static enum nl_error read_presence(struct parse *p, const char *name, struct json_object *value) {
+    const char *why;
+
+    if (value != NULL && !json_object_is_type(value, json_type_object))
+        return bad_field(p, name, "presence data is an object, or null to clear it");
+    why = presence_problem(value, NL_PRESENCE_DEPTH);
+    if (why != NULL)
+        return refuse(p, NL_ERROR_BAD_PAYLOAD, NULL, why);
+    return read_data(p, name, value);
+}
+
 static enum nl_error read_session(struct parse *p, const char *name, struct json_object *value) {
     if (!is_text(value, NL_NAME_MAX) || has_control(nl_json_text(value)))
         return bad_field(p, name, "session is the name of a configured session");
@@ -379,7 +457,7 @@ static enum nl_error read_fields(struct parse *p) {
         enum nl_error error = NL_OK;
 
         /* null counts as absent, but for data: it is a payload like any other. */
-        there = there && (value != NULL || f->read == read_data);
+        there = there && (value != NULL || f->read == read_data || f->read == read_presence);
         if (there)
             error = check_held(p, f->name, value);
         if (there && error == NL_OK)

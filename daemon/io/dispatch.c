@@ -5,12 +5,15 @@
 
 #include "daemon/io/server.h"
 #include "daemon/io/upstream.h"
+#include "daemon/model/lobbies.h"
+#include "daemon/model/presence.h"
 #include "daemon/version.h"
 #include "protocol/alloc.h"
 #include "protocol/object.h"
 
 /* What a program may find in `features`: see PROTOCOL.md. */
-static const char features[] = "[\"filters\",\"tap\",\"tokens\",\"bigint\",\"lateJoin\",\"hydration\"]";
+static const char features[] =
+    "[\"filters\",\"tap\",\"tokens\",\"bigint\",\"lateJoin\",\"hydration\",\"presence\",\"lobbies\"]";
 
 static void answer(struct nl_client *c, struct nl_object *o) {
     nl_client_send(c, nl_object_line(o), false);
@@ -242,6 +245,8 @@ static void on_events(struct nl_client *c, struct nl_request *r) {
 static enum nl_right right_for(const struct nl_request *r) {
     if (r->type == NL_REQUEST_PUBLISH)
         return NL_RIGHT_PUBLISH;
+    if (nl_presence_wants(r->type) || nl_lobbies_wants(r->type))
+        return NL_RIGHT_PRESENCE;
     return nl_slice_equal(r->topic, nl_slice_str("*")) ? NL_RIGHT_TAP : NL_RIGHT_SUBSCRIBE;
 }
 
@@ -285,6 +290,16 @@ static request_handler *const handlers[NL_REQUEST_COUNT] = {
     [NL_REQUEST_ADD_FILTERS] = on_session_request,
     [NL_REQUEST_REMOVE_FILTERS] = on_session_request,
     [NL_REQUEST_PUBLISH] = on_session_request,
+    [NL_REQUEST_PRESENCE] = on_session_request,
+    [NL_REQUEST_CLEAR_PRESENCE] = on_session_request,
+    [NL_REQUEST_GET_PRESENCE] = on_session_request,
+    [NL_REQUEST_GET_ACTOR] = on_session_request,
+    [NL_REQUEST_LIST_PRESENCE] = on_session_request,
+    [NL_REQUEST_WATCH_PRESENCE] = on_session_request,
+    [NL_REQUEST_UNWATCH_PRESENCE] = on_session_request,
+    [NL_REQUEST_LOBBY_SUBSCRIBE] = on_session_request,
+    [NL_REQUEST_LOBBY_UNSUBSCRIBE] = on_session_request,
+    [NL_REQUEST_GET_LOBBY_PRESENCE] = on_session_request,
 };
 
 void nl_dispatch_line(struct nl_client *c, struct nl_slice text) {

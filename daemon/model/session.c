@@ -10,6 +10,8 @@
 #include "daemon/model/backoff.h"
 #include "daemon/model/fanout.h"
 #include "daemon/model/liveness.h"
+#include "daemon/model/lobbies.h"
+#include "daemon/model/presence.h"
 #include "daemon/model/publisher.h"
 #include "daemon/model/subscriptions.h"
 #include "daemon/util/url.h"
@@ -30,6 +32,9 @@
 #define PENDING_PER_TOPIC 1000
 #define WISH_BYTES_PER_CLIENT (UINT64_C(32) << 20)
 #define WISH_BYTES_PER_UID (UINT64_C(256) << 20)
+
+/* How long our own event may take to come back after a presence; then the broker knows no such room. */
+#define UNKNOWN_ROOM_MS 5000
 
 /* How soon to try again when the link's queue was full. */
 #define FULL_RETRY_MS 20
@@ -65,6 +70,8 @@ struct nl_session {
     struct nl_subscriptions *subscriptions;
     struct nl_publisher *publisher;
     struct nl_outbox *outbox; /* the publisher's */
+    struct nl_presence *presence;
+    struct nl_lobbies *lobbies;
     struct nl_fanout fanout;
     struct nl_peer *peers; /* linked by session_prev, session_next */
     struct nl_session_stats stats;
@@ -270,6 +277,27 @@ static struct nl_publisher *make_publisher(struct nl_session *s, uint64_t now_ms
                             now_ms);
 }
 
+static void make_presence(struct nl_session *s, const struct nl_daemon_config *limits) {
+    struct nl_watch_limits watches = {limits->max_watches, limits->max_watches_per_uid};
+    uint64_t timeout = s->config->request_timeout_ms;
+    struct nl_presence_limits p = {
+        .request_timeout_ms = timeout,
+        .unknown_room_ms = timeout < UNKNOWN_ROOM_MS ? timeout : UNKNOWN_ROOM_MS,
+        .poll_interval_ms = s->config->presence_poll_interval_ms,
+        .watches = watches,
+    };
+    struct nl_lobbies_limits l = {.request_timeout_ms = timeout, .watches = watches};
+    struct nl_presence_ops ops = {.send = send_frame,
+                                  .fence = send_heartbeat,
+                                  .position = publishes_sent,
+                                  .answer = forward_answer,
+                                  .event = forward_event,
+                                  .ctx = s};
+
+    s->presence = nl_presence_new(&p, &ops, s->seed);
+    s->lobbies = nl_lobbies_new(&l, &ops, s->seed);
+}
+
 struct nl_session *nl_session_new(const struct nl_session_config *config, bool named,
                                   const struct nl_daemon_config *limits, const struct nl_session_ops *ops,
                                   uint64_t now_ms) {
@@ -291,6 +319,7 @@ struct nl_session *nl_session_new(const struct nl_session_config *config, bool n
     s->subscriptions = make_subscriptions(s, limits);
     s->publisher = make_publisher(s, now_ms);
     s->outbox = nl_publisher_outbox(s->publisher);
+    make_presence(s, limits);
     return s;
 }
 
@@ -307,6 +336,8 @@ struct nl_session *nl_session_free(struct nl_session *s) {
     assert(s->peers == NULL && (s->state == NL_SESSION_STOPPED || s->state == NL_SESSION_WAITING));
     nl_publisher_free(s->publisher);
     nl_subscriptions_free(s->subscriptions);
+    nl_presence_free(s->presence);
+    nl_lobbies_free(s->lobbies);
     nl_buffer_deinit(&s->scratch);
     identity_clear(&s->identity);
     free(s);
@@ -467,7 +498,9 @@ static uint64_t hurried(struct nl_session *s) {
 static int evidence_of(const struct nl_session *s, int close_code) {
     const struct nl_publish *oldest = nl_outbox_oldest(s->outbox);
 
-    return oldest != NULL && nl_subscriptions_oldest(s->subscriptions) < oldest->ref ? 0 : close_code;
+    uint64_t other = earlier(nl_subscriptions_oldest(s->subscriptions), nl_presence_oldest(s->presence));
+
+    return oldest != NULL && other < oldest->ref ? 0 : close_code;
 }
 
 void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending, uint64_t now_ms) {
@@ -486,6 +519,8 @@ void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending
     s->fence.heartbeat = 0;
     s->fence.leaving = false;
     nl_subscriptions_down(s->subscriptions, now_ms);
+    nl_presence_down(s->presence, ending->close_code, now_ms);
+    nl_lobbies_down(s->lobbies);
     by_publish = nl_publisher_down(s->publisher, evidence, now_ms);
     if (attempts_used_up(s)) {
         if (!s->stopping)
@@ -529,6 +564,8 @@ static void auth_granted(struct nl_session *s, const struct nl_frame *frame) {
     set_state(s, NL_SESSION_RESTORING, NULL);
     nl_subscriptions_up(s->subscriptions, NL_FRAME_HAS(frame, restored) ? frame->restored : nl_slice(NULL, 0),
                         s->now_ms);
+    nl_presence_up(s->presence, id->actor_token_id, s->now_ms);
+    nl_lobbies_up(s->lobbies);
 }
 
 static void auth_refused(struct nl_session *s, const struct nl_frame *frame) {
@@ -566,10 +603,22 @@ static void on_published(struct nl_session *s, const struct nl_frame *frame) {
         s->stats.unexpected++;
 }
 
+static void on_presence(struct nl_session *s, const struct nl_frame *frame) {
+    if (!nl_presence_frame(s->presence, frame, s->now_ms))
+        s->stats.unexpected++;
+}
+
+static void on_lobby(struct nl_session *s, const struct nl_frame *frame) {
+    if (!nl_lobbies_frame(s->lobbies, frame, s->now_ms))
+        s->stats.unexpected++;
+}
+
 /* Publishes always carry a msgRef, control requests never: so an error tells by it what it answers. */
 static void on_error(struct nl_session *s, const struct nl_frame *frame) {
     if (NL_FRAME_HAS(frame, msg_ref))
         on_published(s, frame);
+    else if (NL_FRAME_HAS(frame, lobby_id))
+        on_lobby(s, frame);
     else
         on_control_answer(s, frame);
 }
@@ -599,6 +648,8 @@ static void on_heartbeat(struct nl_session *s) {
     }
     s->echoes_seen++;
     nl_subscriptions_fence_passed(s->subscriptions, s->echoes_seen, s->now_ms);
+    nl_presence_fence_passed(s->presence, s->echoes_seen, s->now_ms);
+    nl_lobbies_fence_passed(s->lobbies, s->echoes_seen);
     if (s->fence.heartbeat != 0 && s->echoes_seen >= s->fence.heartbeat) {
         s->fence.heartbeat = 0;
         nl_outbox_passed(s->outbox, s->fence.ref);
@@ -617,6 +668,12 @@ static frame_handler *handler_for(enum nl_frame_type type) {
         [NL_FRAME_MESSAGE] = on_message,
         [NL_FRAME_HYDRATION] = on_hydration,
         [NL_FRAME_ERROR] = on_error,
+        [NL_FRAME_PRESENCE] = on_presence,
+        [NL_FRAME_PRESENCE_LIST] = on_presence,
+        [NL_FRAME_LOBBY_SUBSCRIBED] = on_lobby,
+        [NL_FRAME_LOBBY_UNSUBSCRIBED] = on_lobby,
+        [NL_FRAME_LOBBY_PRESENCE_LIST] = on_lobby,
+        [NL_FRAME_LOBBY_PRESENCE] = on_lobby,
     };
 
     return (size_t)type < sizeof(handlers) / sizeof(handlers[0]) ? handlers[type] : NULL;
@@ -655,6 +712,8 @@ void nl_session_detach(struct nl_session *s, struct nl_peer *peer, uint64_t now_
     assert(peer->session == s);
     s->now_ms = now_ms;
     nl_subscriptions_leave(s->subscriptions, peer, now_ms);
+    nl_presence_leave(s->presence, peer, now_ms);
+    nl_lobbies_leave(s->lobbies, peer);
     nl_outbox_forget(s->outbox, peer);
     nl_fanout_untap(&s->fanout, peer);
     DL_DELETE2(s->peers, peer, session_prev, session_next);
@@ -687,8 +746,11 @@ void nl_session_request(struct nl_session *s, struct nl_peer *peer, struct nl_re
     else if (nl_slice_equal(r->topic, nl_slice_str("*")))
         tap(s, peer, r);
     else if (s->stopping && r->type != NL_REQUEST_UNSUBSCRIBE)
-        s->ops.answer(s->ops.ctx, peer,
-                      nl_error_line(NL_ERROR_SHUTTING_DOWN, nl_request_name(r->type), r->id, r->topic, NULL));
+        s->ops.answer(s->ops.ctx, peer, nl_request_error_line(NL_ERROR_SHUTTING_DOWN, r, NULL));
+    else if (nl_presence_wants(r->type))
+        nl_presence_request(s->presence, peer, r, now_ms);
+    else if (nl_lobbies_wants(r->type))
+        nl_lobbies_request(s->lobbies, peer, r, now_ms);
     else
         nl_subscriptions_request(s->subscriptions, peer, r, now_ms);
 }
@@ -780,6 +842,8 @@ void nl_session_run(struct nl_session *s, uint64_t now_ms) {
     nl_subscriptions_run(s->subscriptions, now_ms);
     if (s->state == NL_SESSION_RESTORING && !nl_subscriptions_restoring(s->subscriptions))
         go_live(s);
+    nl_presence_run(s->presence, now_ms);
+    nl_lobbies_run(s->lobbies, now_ms);
     nl_publisher_run(s->publisher, now_ms);
 }
 
@@ -791,6 +855,8 @@ uint64_t nl_session_next(const struct nl_session *s, uint64_t now_ms) {
         next = earlier(next, s->due_ms);
     if (nl_session_up(s))
         control = nl_subscriptions_next(s->subscriptions);
+    /* Their clients are told of a timeout while the link is down, too. */
+    control = earlier(control, earlier(nl_presence_next(s->presence), nl_lobbies_next(s->lobbies)));
     /* Ready and not sent: the link's queue was full. */
     if (control <= now_ms)
         control = now_ms + FULL_RETRY_MS;
@@ -802,6 +868,8 @@ void nl_session_fail_all(struct nl_session *s, enum nl_error error, uint64_t now
     s->now_ms = now_ms;
     nl_outbox_fail_all(s->outbox, error);
     nl_subscriptions_fail_all(s->subscriptions, error, now_ms);
+    nl_presence_fail_all(s->presence, error);
+    nl_lobbies_fail_all(s->lobbies, error);
 }
 
 void nl_session_stop(struct nl_session *s, uint64_t now_ms) {

@@ -58,7 +58,8 @@ BAD_LINES = [
     (b'{"type":"setFilters","topic":"demo/ops/events"}', "missing_field"),
     (b'{"type":"events","only":["nothing"]}', "bad_field"), (b'{"type":"auth"}', "missing_field"),
     (b'{"type":"subscribe","topic":"demo/ops/events","loadBalance":true}', "not_supported"),
-    (b'{"type":"getPresence","roomId":"ops"}', "not_supported"),
+    (b'{"type":"stats"}', "not_supported"),
+    (b'{"type":"getPresence","roomId":"a/b"}', "bad_field"),
 ]
 
 

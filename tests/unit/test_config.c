@@ -193,6 +193,8 @@ static void test_daemon_defaults(void **state) {
     assert_int_equal(d->max_clients_per_uid, 0);
     assert_int_equal(d->max_subscriptions, 10000);
     assert_int_equal(d->max_subscriptions_per_uid, 0);
+    assert_int_equal(d->max_watches, 100);
+    assert_int_equal(d->max_watches_per_uid, 1000);
     assert_int_equal(d->line_limit, 2 << 20);
     assert_int_equal(d->depth_limit, 64);
     assert_int_equal(d->client_output_limit, 8 << 20);
@@ -220,6 +222,7 @@ static void expect_session_defaults(const struct nl_session_config *s) {
     assert_int_equal(s->auth_timeout_ms, 10000);
     assert_int_equal(s->request_timeout_ms, 10000);
     assert_int_equal(s->refused_interval_ms, 60000);
+    assert_int_equal(s->presence_poll_interval_ms, 10000);
     assert_int_equal(s->qos, 1);
     assert_int_equal(s->filters_reported, NL_AUTO);
     assert_int_equal(s->own_messages, NL_OWN_NEVER);
@@ -300,6 +303,8 @@ static const struct bounds {
     {"max_clients", "1", "1000000", 1, 1000000, "0", "1000001"},
     {"max_clients_per_uid", "0", "1000000", 0, 1000000, NULL, "1000001"},
     {"max_subscriptions", "1", "1000000", 1, 1000000, "0", "1000001"},
+    {"max_watches", "1", "1000000", 1, 1000000, "0", "1000001"},
+    {"max_watches_per_uid", "0", "100000000", 0, 100000000, NULL, "100000001"},
     {"max_subscriptions_per_uid", "0", "100000000", 0, 100000000, NULL, "100000001"},
     {"line_limit", "1KiB", "16MiB", 1024, 16777216, "1023", "16777217"},
     {"depth_limit", "1", "64", 1, 64, "0", "65"},
@@ -319,6 +324,7 @@ static const struct bounds {
     {"auth_timeout", "10ms", "10m", 10, 600000, "9ms", "11m"},
     {"request_timeout", "10ms", "10m", 10, 600000, "9ms", "11m"},
     {"refused_interval", "10ms", "24h", 10, 86400000, "9ms", "25h"},
+    {"presence_poll_interval", "10ms", "1h", 10, 3600000, "9ms", "61m"},
     {"qos", "0", "2", 0, 2, NULL, "3"},
     {"publish_rate", "0", "1000000", 0, 1000000, NULL, "1000001"},
     {"outbox_max_messages", "1", "100000000", 1, 100000000, "0", "100000001"},
