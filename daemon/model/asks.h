@@ -80,9 +80,10 @@ struct nl_line *nl_ask_error_event(enum nl_error error, const char *key, struct 
  */
 struct nl_watch {
     struct nl_peer *peer;
-    void *of;                               /* the room or lobby */
-    bool informed;                          /* it knows the state that differences are told against */
-    struct nl_watch *prev, *next;           /* of the room or lobby */
+    void *of;                     /* the room or lobby */
+    bool informed;                /* it knows the state that differences are told against */
+    bool blank;                   /* not, and its answer was "pending": it is told all of the next list */
+    struct nl_watch *prev, *next; /* of the room or lobby */
     struct nl_watch *peer_prev, *peer_next; /* in nl_peer.watches */
 };
 

@@ -126,14 +126,15 @@ static struct nl_line *event_line(const struct lobby *lobby, const struct change
     return nl_object_line(&o);
 }
 
-static void tell(struct lobby *lobby, const struct change *c) {
+/* To those who know what was before, or to the blank ones. */
+static void tell(struct lobby *lobby, const struct change *c, bool blank) {
     struct nl_line *lines[2] = {NULL, NULL};
     struct nl_watch *w;
 
     DL_FOREACH(lobby->watches, w) {
         struct nl_line **line = &lines[w->peer->bigint_as_string];
 
-        if (!w->informed)
+        if (blank ? !w->blank : !w->informed)
             continue;
         if (*line == NULL)
             *line = event_line(lobby, c, w->peer->bigint_as_string);
@@ -161,11 +162,12 @@ static struct change split(struct nl_slice key, const char *event) {
 static void on_left(void *ctx, const struct nl_roster_entry *e) {
     struct change c = split(nl_roster_key(e), "leave");
 
-    tell(ctx, &c);
+    tell(ctx, &c, false);
 }
 
-/* Someone shows data in a room, or, with null, nothing: what that changes is told. */
-static void note(struct lobby *lobby, struct nl_slice room, struct nl_slice actor, struct nl_slice data) {
+/* Someone shows data in a room, or, with null, nothing: what that changes is told. listed: by a list. */
+static void note(struct lobby *lobby, struct nl_slice room, struct nl_slice actor, struct nl_slice data,
+                 bool listed) {
     struct change c = {NULL, room, actor, data};
     enum nl_roster_change change = NL_ROSTER_SAME;
     struct nl_roster_entry *e;
@@ -185,7 +187,10 @@ static void note(struct lobby *lobby, struct nl_slice room, struct nl_slice acto
     if (change == NL_ROSTER_JOINED || change == NL_ROSTER_UPDATED)
         c.event = change == NL_ROSTER_JOINED ? "join" : "update";
     if (c.event != NULL)
-        tell(lobby, &c);
+        tell(lobby, &c, false);
+    c.event = "join";
+    if (listed)
+        tell(lobby, &c, true);
     nl_buffer_deinit(&key);
 }
 
@@ -219,8 +224,10 @@ static void answer_list(struct lobby *lobby, struct nl_ask *ask, struct nl_slice
     nl_ask_begin(&o, joins ? "lobbySubscribed" : "lobbyPresenceList", ask);
     nl_object_str(&o, "lobbyId", slug_of(lobby));
     write_snapshot(&o, presence, (struct nl_json_options){.bigint_as_string = ask->peer->bigint_as_string});
-    if (joins && w != NULL)
+    if (joins && w != NULL) {
         w->informed = true;
+        w->blank = false;
+    }
     nl_ask_answer(&lobby->asks, ask, &lobby->l->ops, nl_object_line(&o));
 }
 
@@ -233,7 +240,7 @@ static void answer_pending(struct lobby *lobby, struct nl_ask *ask) {
     nl_object_str(&o, "lobbyId", slug_of(lobby));
     nl_object_bool(&o, "pending", true);
     if (w != NULL)
-        w->informed = true;
+        w->blank = !w->informed;
     nl_ask_answer(&lobby->asks, ask, &lobby->l->ops, nl_object_line(&o));
 }
 
@@ -277,7 +284,7 @@ static bool asks_to_join(const struct lobby *lobby, const struct nl_peer *peer) 
 static void drop_unanswered(struct lobby *lobby, struct nl_peer *peer) {
     struct nl_watch *w = nl_watch_find(peer, lobby);
 
-    if (w != NULL && !w->informed && !asks_to_join(lobby, peer))
+    if (w != NULL && !w->informed && !w->blank && !asks_to_join(lobby, peer))
         nl_watch_remove(&lobby->watches, w);
 }
 
@@ -363,13 +370,14 @@ static void compare_room(struct lobby *lobby, struct nl_slice room, struct nl_sl
     while (nl_raw_next_pair(&it, &id_raw, &item)) {
         nl_actor_read(item, &actor);
         if (nl_raw_string(id_raw, &id) && !nl_raw_is_null(actor.presence))
-            note(lobby, room, id, actor.presence);
+            note(lobby, room, id, actor.presence, true);
     }
 }
 
 static void compare(struct lobby *lobby, struct nl_slice presence) {
     struct nl_slice room_raw, actors, room;
     struct nl_raw_iter rooms;
+    struct nl_watch *w;
 
     nl_buffer_clear(&lobby->rooms);
     nl_roster_begin(&lobby->roster);
@@ -380,6 +388,10 @@ static void compare(struct lobby *lobby, struct nl_slice presence) {
         }
     nl_roster_end(&lobby->roster, on_left, lobby);
     lobby->filled = true;
+    DL_FOREACH(lobby->watches, w) {
+        w->informed = w->informed || w->blank;
+        w->blank = false;
+    }
 }
 
 static void on_list(struct lobby *lobby, const struct nl_frame *frame) {
@@ -488,7 +500,7 @@ static bool on_event(struct nl_lobbies *l, const struct nl_frame *frame) {
     if (nl_slice_equal(frame->event, nl_slice_str("leave")))
         lobby->wanted = true; /* maybe of one of its connections only: the list tells */
     else
-        note(lobby, frame->room_id, frame->actor_id, data);
+        note(lobby, frame->room_id, frame->actor_id, data, false);
     return true;
 }
 

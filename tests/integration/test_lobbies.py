@@ -112,7 +112,7 @@ def test_after_an_outage_only_true_differences(broker: Broker, connect: Connect,
         client.ok(type="getLobbyPresence", lobbyId="all")
         if told:
             event(client, "update", "bob", {"n": n})
-            event(late, "update", "bob", {"n": n})
+            event(late, "join", "bob", {"n": n})
         assert [line["type"] for line in client.waiting] == ["disconnect"] * len(client.waiting)
         client.waiting.clear()
 
