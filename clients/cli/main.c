@@ -9,6 +9,8 @@
 static const struct nolag_verb *const verbs[] = {
     &nolag_verb_sub,
     &nolag_verb_pub,
+    &nolag_verb_presence,
+    &nolag_verb_lobby,
     &nolag_verb_status,
     &nolag_verb_sessions,
     &nolag_verb_ping,

@@ -222,12 +222,14 @@ def stuck(peer):
 
 # The command line
 
-VERBS = ["sub", "pub", "status", "sessions", "ping", "raw"]
+VERBS = ["sub", "pub", "presence", "lobby", "status", "sessions", "ping", "raw"]
 FLAGS = {
     "sub": ["-t, --topic", "--filter", "--group", "-q, --qos", "-C, --count", "-v, --verbose", "-F, --format",
             "-N, --no-newline", "--bytes", "--json", "-E, --only-subscribe", "--retry", "--quiet", "-d, --debug", "--session"],
     "pub": ["-t, --topic", "-m, --message", "-f, --file", "-s, --stdin", "-l, --lines", "--jsonl", "-n, --null",
             "--string", "--bytes", "--filter", "-q, --qos", "-r, --retain", "--json", "--quiet", "--session"],
+    "presence": ["-m, --message", "-C, --count", "-d, --debug", "--json", "--quiet", "--session"],
+    "lobby": ["-C, --count", "--json", "--quiet", "--session"],
     "status": ["    --session", "--exit-code", "--json"],
     "sessions": ["--json"],
     "ping": ["--json"],
