@@ -774,6 +774,10 @@ void nl_presence_down(struct nl_presence *p, int close_code, uint64_t now_ms) {
     p->dirty = true;
 }
 
+bool nl_presence_suspected(const struct nl_presence *p) {
+    return p->announcement.out && p->announcement.struck_version != 0;
+}
+
 uint64_t nl_presence_oldest(const struct nl_presence *p) {
     return nl_announcement_oldest(&p->announcement);
 }

@@ -71,6 +71,10 @@ void nl_presence_fence_passed(struct nl_presence *p, uint64_t fence, uint64_t no
 void nl_presence_run(struct nl_presence *p, uint64_t now_ms);
 uint64_t nl_presence_next(const struct nl_presence *p); /* UINT64_MAX = no need */
 
+/* Is an announcement on its way that was on its way when the broker closed for what it was sent? Nothing that
+ * could be a reason for another such close may then be sent. */
+bool nl_presence_suspected(const struct nl_presence *p);
+
 /* The position of an announcement that the broker has not confirmed; UINT64_MAX = none. */
 uint64_t nl_presence_oldest(const struct nl_presence *p);
 

@@ -121,6 +121,16 @@ static bool send_frame(void *ctx, const struct nl_frame *frame) {
     return send_bytes(s, nl_slice(s->scratch.bytes, s->scratch.len));
 }
 
+/*
+ * Not while a publish is tried alone: an announcement that the broker had no time to confirm before it closed
+ * for the publish would be a suspect, too.
+ */
+static bool send_for_presence(void *ctx, const struct nl_frame *frame) {
+    const struct nl_session *s = ctx;
+
+    return nl_outbox_suspect(s->outbox) == NULL && send_frame(ctx, frame);
+}
+
 static uint64_t send_heartbeat(void *ctx) {
     struct nl_session *s = ctx;
 
@@ -287,7 +297,7 @@ static void make_presence(struct nl_session *s, const struct nl_daemon_config *l
         .watches = watches,
     };
     struct nl_lobbies_limits l = {.request_timeout_ms = timeout, .watches = watches};
-    struct nl_presence_ops ops = {.send = send_frame,
+    struct nl_presence_ops ops = {.send = send_for_presence,
                                   .fence = send_heartbeat,
                                   .position = publishes_sent,
                                   .answer = forward_answer,
@@ -840,10 +850,12 @@ void nl_session_run(struct nl_session *s, uint64_t now_ms) {
     if (link_open(s))
         check_liveness(s);
     nl_subscriptions_run(s->subscriptions, now_ms);
-    if (s->state == NL_SESSION_RESTORING && !nl_subscriptions_restoring(s->subscriptions))
-        go_live(s);
     nl_presence_run(s->presence, now_ms);
     nl_lobbies_run(s->lobbies, now_ms);
+    /* A presence that is a suspect is alone, as publishes wait for the session to be live. */
+    if (s->state == NL_SESSION_RESTORING && !nl_subscriptions_restoring(s->subscriptions) &&
+        !nl_presence_suspected(s->presence))
+        go_live(s);
     nl_publisher_run(s->publisher, now_ms);
 }
 

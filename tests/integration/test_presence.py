@@ -278,6 +278,7 @@ def test_our_own_leave_makes_us_announce_again(broker: Broker, connect: Connect)
 def test_presence_without_a_room_is_passed_on(broker: Broker, connect: Connect) -> None:
     client = connect()
     assert client.ok(type="presence", data={"legacy": 1})["type"] == "presenceSet"
+    client.ok(type="getPresence", roomId=ROOM)  # the broker answers in order
     assert [r["frame"] for r in broker.received("presence", token="tok-alice")] == [
         {"type": "presence", "data": {"legacy": 1}}]
     client.refused("not_present", type="clearPresence")
@@ -334,6 +335,35 @@ def test_what_makes_the_broker_close_is_given_up(broker: Broker, connect: Connec
     daemon.wait_status()
     wait_until(lambda: (shown(broker) or {}).get("data") == {"n": 1}, "the older one shows")
     client.refused("not_present", type="clearPresence")
+
+
+def test_a_poison_publish_costs_nobody_a_presence(kraken: Broker) -> None:
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as holder, daemon.client() as publisher:
+            holder.ok(type="presence", roomId=ROOM, data={"n": 1})
+            poison = {"type": "publish", "topic": "demo/ops/events", "data": {"$bytes": "/w=="}}
+            publisher.refused("broker_rejected", **poison)
+            # Both on their way at once.
+            holder.send(type="presence", roomId=ROOM, data={"n": 2}, id="p")
+            assert holder.receive(id="p")["type"] == "presenceSet"
+            daemon.wait_status()
+            wait_until(lambda: (shown(kraken) or {}).get("data") == {"n": 2}, "it shows")
+            assert not [line for line in holder.waiting if line["type"] == "error"]
+
+
+def test_a_presence_on_its_way_at_a_poison_publish(kraken: Broker) -> None:
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as client:
+            # One write: the broker closes for the second before it has told us our own event of the first.
+            client.write(b'{"type":"presence","roomId":"ops","data":{"n":1},"id":"p"}\n'
+                         b'{"type":"publish","topic":"demo/ops/events","data":{"$bytes":"/w=="},"id":"b"}\n')
+            assert client.receive(id="p")["type"] == "presenceSet"
+            assert client.receive(id="b")["error"] == "broker_rejected"
+            daemon.wait_status()
+            wait_until(lambda: (shown(kraken) or {}).get("data") == {"n": 1}, "it shows")
+            assert not [line for line in client.waiting if line["type"] == "error"]
 
 
 @pytest.mark.parametrize("limit", ["max_watches", "max_watches_per_uid"])
