@@ -9,13 +9,14 @@ struct delivery {
     enum nl_event event;
     const struct nl_frame *frame;           /* from the broker, or */
     const struct nl_local_message *message; /* from a local client */
+    struct nl_receipt *receipt;             /* of one that is to be acknowledged; or NULL */
     struct nl_line *lines[2];
 };
 
-void nl_fanout_init(struct nl_fanout *f,
+void nl_fanout_init(struct nl_fanout *f, struct nl_acks *acks,
                     void (*event)(void *ctx, struct nl_peer *peer, enum nl_event event, struct nl_line *line),
                     void *ctx) {
-    *f = (struct nl_fanout){.event = event, .ctx = ctx};
+    *f = (struct nl_fanout){.event = event, .ctx = ctx, .acks = acks};
 }
 
 void nl_fanout_tap(struct nl_fanout *f, struct nl_peer *peer) {
@@ -47,8 +48,11 @@ static void receive(void *ctx, struct nl_peer *peer) {
     struct delivery *d = ctx;
     struct nl_line **line = &d->lines[peer->bigint_as_string];
 
-    if (*line == NULL)
+    if (*line == NULL) {
         *line = encode(d, peer->bigint_as_string);
+        if (d->receipt != NULL)
+            nl_line_set_watch(*line, &d->receipt->watch);
+    }
     d->fanout->event(d->fanout->ctx, peer, d->event, nl_line_ref(*line));
 }
 
@@ -59,21 +63,33 @@ static uint64_t next_serial(void) {
     return ++serial;
 }
 
+/* All clients have their lines in their queues. */
+static void release(struct delivery *d) {
+    d->lines[0] = nl_line_unref(d->lines[0]);
+    d->lines[1] = nl_line_unref(d->lines[1]);
+    nl_receipt_release(d->receipt, false);
+    d->receipt = NULL;
+}
+
 static void finish(struct delivery *d, unsigned receivers, const struct nl_peer *except, uint64_t serial) {
     struct nl_peer *tap;
 
+    if (d->receipt != NULL)
+        release(d);
     if (receivers > 0)
         DL_FOREACH2(d->fanout->taps, tap, tap_next) {
             if (tap != except && tap->last_delivery != serial)
                 receive(d, tap);
         }
-    nl_line_unref(d->lines[0]);
-    nl_line_unref(d->lines[1]);
+    release(d);
 }
 
 unsigned nl_fanout_message(struct nl_fanout *f, struct nl_subscriptions *subscriptions,
                            const struct nl_frame *message, uint64_t now_ms, bool *known) {
-    struct delivery d = {.fanout = f, .event = NL_EVENT_MESSAGE, .frame = message};
+    struct delivery d = {.fanout = f,
+                         .event = NL_EVENT_MESSAGE,
+                         .frame = message,
+                         .receipt = nl_acks_expect(f->acks, message)};
     uint64_t serial = next_serial();
     unsigned n = nl_subscriptions_deliver(subscriptions, message, serial, now_ms, receive, &d, known);
 

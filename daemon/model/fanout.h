@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * From one message to the lines of many clients: each variant of the line is encoded when the first client
- * needs it, and shared by all others. Taps get every message and hydration that anyone gets.
+ * needs it, and shared by all others. Taps get every message and hydration that anyone gets; no
+ * acknowledgement waits for them, so theirs are lines of their own where one is due.
  */
 #ifndef NL_MODEL_FANOUT_H
 #define NL_MODEL_FANOUT_H
 
+#include "daemon/model/acks.h"
 #include "daemon/model/peer.h"
 #include "daemon/model/subscriptions.h"
 #include "protocol/frame.h"
@@ -16,10 +18,12 @@ struct nl_fanout {
     void (*event)(void *ctx, struct nl_peer *peer, enum nl_event event,
                   struct nl_line *line); /* takes over line */
     void *ctx;
+    struct nl_acks *acks;
     struct nl_peer *taps; /* linked by tap_prev, tap_next */
 };
 
-void nl_fanout_init(struct nl_fanout *f,
+/* acks is borrowed. */
+void nl_fanout_init(struct nl_fanout *f, struct nl_acks *acks,
                     void (*event)(void *ctx, struct nl_peer *peer, enum nl_event event, struct nl_line *line),
                     void *ctx);
 

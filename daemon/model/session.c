@@ -7,6 +7,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "daemon/model/acks.h"
 #include "daemon/model/backoff.h"
 #include "daemon/model/fanout.h"
 #include "daemon/model/liveness.h"
@@ -72,6 +73,7 @@ struct nl_session {
     struct nl_outbox *outbox; /* the publisher's */
     struct nl_presence *presence;
     struct nl_lobbies *lobbies;
+    struct nl_acks acks;
     struct nl_fanout fanout;
     struct nl_peer *peers; /* linked by session_prev, session_next */
     struct nl_session_stats stats;
@@ -137,6 +139,7 @@ static uint64_t send_heartbeat(void *ctx) {
     send_bytes(s, nl_slice(NULL, 0));
     nl_liveness_asked(&s->liveness, s->now_ms);
     s->heartbeats++;
+    nl_acks_heartbeat(&s->acks, s->heartbeats);
     if (s->fence.heartbeat == 0) {
         s->fence.heartbeat = s->heartbeats;
         s->fence.ref = nl_outbox_newest(s->outbox);
@@ -180,6 +183,12 @@ static void forward_error(void *ctx, struct nl_peer *peer, struct nl_line *line)
     struct nl_session *s = ctx;
 
     s->ops.event(s->ops.ctx, peer, NL_EVENT_ERROR, line);
+}
+
+static void forward_wake(void *ctx) {
+    struct nl_session *s = ctx;
+
+    s->ops.wake(s->ops.ctx);
 }
 
 static void forward_event(void *ctx, struct nl_peer *peer, enum nl_event event, struct nl_line *line) {
@@ -325,7 +334,8 @@ struct nl_session *nl_session_new(const struct nl_session_config *config, bool n
     nl_backoff_init(&s->backoff, config->reconnect_interval_ms, config->reconnect_max_interval_ms,
                     config->stable_after_ms);
     nl_buffer_init(&s->scratch);
-    nl_fanout_init(&s->fanout, forward_event, s);
+    nl_acks_init(&s->acks, &(struct nl_acks_ops){.send = send_frame, .wake = forward_wake, .ctx = s});
+    nl_fanout_init(&s->fanout, &s->acks, forward_event, s);
     s->subscriptions = make_subscriptions(s, limits);
     s->publisher = make_publisher(s, now_ms);
     s->outbox = nl_publisher_outbox(s->publisher);
@@ -348,6 +358,7 @@ struct nl_session *nl_session_free(struct nl_session *s) {
     nl_subscriptions_free(s->subscriptions);
     nl_presence_free(s->presence);
     nl_lobbies_free(s->lobbies);
+    nl_acks_deinit(&s->acks);
     nl_buffer_deinit(&s->scratch);
     identity_clear(&s->identity);
     free(s);
@@ -528,6 +539,7 @@ void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending
     s->heartbeats = s->echoes_seen = 0;
     s->fence.heartbeat = 0;
     s->fence.leaving = false;
+    nl_acks_down(&s->acks);
     nl_subscriptions_down(s->subscriptions, now_ms);
     nl_presence_down(s->presence, ending->close_code, now_ms);
     nl_lobbies_down(s->lobbies);
@@ -657,6 +669,7 @@ static void on_heartbeat(struct nl_session *s) {
         return;
     }
     s->echoes_seen++;
+    nl_acks_echo(&s->acks, s->echoes_seen);
     nl_subscriptions_fence_passed(s->subscriptions, s->echoes_seen, s->now_ms);
     nl_presence_fence_passed(s->presence, s->echoes_seen, s->now_ms);
     nl_lobbies_fence_passed(s->lobbies, s->echoes_seen);
@@ -857,6 +870,7 @@ void nl_session_run(struct nl_session *s, uint64_t now_ms) {
         !nl_presence_suspected(s->presence))
         go_live(s);
     nl_publisher_run(s->publisher, now_ms);
+    nl_acks_run(&s->acks, nl_session_up(s), now_ms);
 }
 
 uint64_t nl_session_next(const struct nl_session *s, uint64_t now_ms) {
@@ -872,7 +886,7 @@ uint64_t nl_session_next(const struct nl_session *s, uint64_t now_ms) {
     /* Ready and not sent: the link's queue was full. */
     if (control <= now_ms)
         control = now_ms + FULL_RETRY_MS;
-    next = earlier(next, control);
+    next = earlier(earlier(next, control), nl_acks_next(&s->acks, nl_session_up(s)));
     return nl_session_up(s) ? earlier(next, liveness_due(s)) : next;
 }
 
@@ -888,6 +902,8 @@ void nl_session_stop(struct nl_session *s, uint64_t now_ms) {
     s->stopping = true;
     nl_publisher_stop(s->publisher);
     nl_session_fail_all(s, NL_ERROR_SHUTTING_DOWN, now_ms);
+    if (nl_session_up(s))
+        nl_acks_flush(&s->acks);
     close_link(s, (struct nl_ending){.reason = NL_REASON_STOPPED});
     if (s->state == NL_SESSION_WAITING) {
         s->ending.reason = NL_REASON_STOPPED;

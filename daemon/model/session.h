@@ -93,6 +93,8 @@ struct nl_session_ops {
                     const struct nl_ending *ending);
     /* A publish of this user was given up: it made the broker close the link. For the log. */
     void (*rejected)(void *ctx, uid_t uid, const char *topic);
+    /* nl_session_run() is to be called in this turn, or the next. */
+    void (*wake)(void *ctx);
     uint64_t (*random)(void *ctx);
     int64_t (*unix_time)(void *ctx); /* seconds */
     void *ctx;

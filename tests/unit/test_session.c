@@ -141,6 +141,10 @@ static void op_rejected(void *ctx, uid_t uid, const char *topic) {
     assert_true(uid >= 1000 && topic[0] != '\0');
 }
 
+static void op_wake(void *ctx) {
+    (void)ctx; /* the tests run it after everything anyway */
+}
+
 static uint64_t op_random(void *ctx) {
     struct world *w = ctx;
 
@@ -178,6 +182,7 @@ static void start(struct world *w) {
                                  .event = op_event,
                                  .changed = op_changed,
                                  .rejected = op_rejected,
+                                 .wake = op_wake,
                                  .random = op_random,
                                  .unix_time = op_unix_time,
                                  .ctx = w};
