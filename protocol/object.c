@@ -228,22 +228,39 @@ static bool hidden_filter(const struct nl_frame *message) {
            nl_slice_equal(filter, nl_slice_str("#"));
 }
 
-struct nl_line *nl_message_line(const struct nl_frame *message, struct nl_json_options options) {
+static void message_out(struct nl_object *o, const struct nl_frame *message, struct nl_json_options options) {
     static const struct but told = {
         {NL_SLICE_LITERAL("type"), NL_SLICE_LITERAL("topic"), NL_SLICE_LITERAL("data")}};
     static const struct but hidden = {{NL_SLICE_LITERAL("type"), NL_SLICE_LITERAL("topic"),
                                        NL_SLICE_LITERAL("data"), NL_SLICE_LITERAL("filter")}};
     bool hides = hidden_filter(message);
+
+    begin_event(o, "message", message);
+    if (NL_FRAME_HAS(message, topic))
+        nl_object_str(o, "topic", message->topic);
+    if (NL_FRAME_HAS(message, data))
+        nl_object_msgpack(o, "data", message->data, options);
+    if (hides)
+        nl_object_bool(o, "filterHidden", true);
+    rest_out(o, message, hides ? &hidden : &told, options);
+}
+
+struct nl_line *nl_message_line(const struct nl_frame *message, struct nl_json_options options) {
     struct nl_object o;
 
-    begin_event(&o, "message", message);
-    if (NL_FRAME_HAS(message, topic))
-        nl_object_str(&o, "topic", message->topic);
-    if (NL_FRAME_HAS(message, data))
-        nl_object_msgpack(&o, "data", message->data, options);
-    if (hides)
-        nl_object_bool(&o, "filterHidden", true);
-    rest_out(&o, message, hides ? &hidden : &told, options);
+    message_out(&o, message, options);
+    return nl_object_line(&o);
+}
+
+struct nl_line *nl_handed_line(const struct nl_frame *message, uint64_t ack_id, bool redelivered,
+                               struct nl_json_options options) {
+    struct nl_object o;
+
+    message_out(&o, message, options);
+    if (ack_id != 0)
+        nl_object_int(&o, "ackId", (int64_t)ack_id);
+    if (redelivered)
+        nl_object_bool(&o, "redelivered", true);
     return nl_object_line(&o);
 }
 

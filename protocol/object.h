@@ -70,6 +70,10 @@ struct nl_line *nl_broker_error_line(const struct nl_frame *frame, const char *r
  */
 struct nl_line *nl_message_line(const struct nl_frame *message, struct nl_json_options options);
 
+/* The same for a client that it was given to alone: with ackId unless it is 0, and redelivered if so. */
+struct nl_line *nl_handed_line(const struct nl_frame *message, uint64_t ack_id, bool redelivered,
+                               struct nl_json_options options);
+
 /* Any other event of the broker, passed on field by field (hydration, replayStart, replayEnd). */
 struct nl_line *nl_event_line(const struct nl_frame *frame, struct nl_json_options options);
 

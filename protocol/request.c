@@ -28,7 +28,7 @@ typedef enum nl_error field_reader(struct parse *p, const char *name, struct jso
 static field_reader read_topic, read_topic_or_tap, read_data, read_filters, read_some_filters, read_qos,
     read_retain, read_echo, read_load_balance, read_group, read_late_join, read_msg_ref, read_session,
     read_token, read_only, read_bigint, read_publish_filter, read_publish_filters, read_room, read_lobby,
-    read_actor, read_presence;
+    read_actor, read_presence, read_ack, read_prefetch, read_ack_id, read_msg_id, read_ack_ids, read_msg_ids;
 
 struct field {
     const char *name;
@@ -56,7 +56,11 @@ static const struct request_kind {
                                      {"qos", read_qos, false},
                                      {"loadBalance", read_load_balance, false},
                                      {"loadBalanceGroup", read_group, false},
-                                     {"lateJoin", read_late_join, false}},
+                                     {"lateJoin", read_late_join, false},
+                                     {"ack", read_ack, false},
+                                     {"prefetch", read_prefetch, false}},
+    [NL_REQUEST_ACK].fields = {{"ackId", read_ack_id, false}, {"msgId", read_msg_id, false}},
+    [NL_REQUEST_BATCH_ACK].fields = {{"ackIds", read_ack_ids, false}, {"msgIds", read_msg_ids, false}},
     [NL_REQUEST_UNSUBSCRIBE].fields = {{"topic", read_topic_or_tap, true}},
     [NL_REQUEST_SET_FILTERS].fields = {{"topic", read_topic, true}, {"filters", read_filters, true}},
     [NL_REQUEST_ADD_FILTERS].fields = {{"topic", read_topic, true}, {"filters", read_some_filters, true}},
@@ -308,6 +312,72 @@ static enum nl_error read_presence(struct parse *p, const char *name, struct jso
     return read_data(p, name, value);
 }
 
+static enum nl_error read_ack(struct parse *p, const char *name, struct json_object *value) {
+    struct nl_slice text =
+        json_object_is_type(value, json_type_string) ? nl_json_text(value) : nl_slice_str("");
+
+    if (nl_slice_equal(text, nl_slice_str("manual")))
+        p->request->ack = NL_ACK_MANUAL;
+    else if (nl_slice_equal(text, nl_slice_str("auto")))
+        p->request->ack = NL_ACK_AUTO;
+    else
+        return bad_field(p, name, "ack is \"auto\" or \"manual\"");
+    return NL_OK;
+}
+
+/* An integer of 1 or more; 0 when it is something else. */
+static uint64_t positive(struct json_object *value) {
+    if (!json_object_is_type(value, json_type_int) || json_object_get_int64(value) < 1)
+        return 0;
+    return json_object_get_uint64(value);
+}
+
+static enum nl_error read_prefetch(struct parse *p, const char *name, struct json_object *value) {
+    uint64_t n = positive(value);
+
+    if (n == 0 || n > NL_PREFETCH_MAX)
+        return bad_field(p, name, "prefetch is an integer from 1 to 10000");
+    p->request->prefetch = (uint32_t)n;
+    return NL_OK;
+}
+
+static enum nl_error read_ack_id(struct parse *p, const char *name, struct json_object *value) {
+    p->request->ack_id = positive(value);
+    return p->request->ack_id != 0 ? NL_OK
+                                   : bad_field(p, name, "ackId is the integer that came with a message");
+}
+
+static enum nl_error read_msg_id(struct parse *p, const char *name, struct json_object *value) {
+    if (!is_text(value, NL_MSG_ID_MAX))
+        return bad_field(p, name, "msgId is a string of 1 to 256 bytes, as it came with a message");
+    p->request->msg_id = nl_json_text(value);
+    return NL_OK;
+}
+
+static bool is_batch(struct json_object *value) {
+    return json_object_is_type(value, json_type_array) && json_object_array_length(value) > 0 &&
+           json_object_array_length(value) <= NL_ACKS_IN_BATCH;
+}
+
+static enum nl_error read_ack_ids(struct parse *p, const char *name, struct json_object *value) {
+    bool good = is_batch(value);
+
+    for (size_t i = 0; good && i < json_object_array_length(value); i++)
+        good = positive(json_object_array_get_idx(value, i)) != 0;
+    p->request->ack_ids = value;
+    return good ? NL_OK
+                : bad_field(p, name, "ackIds is a list of 1 to 1000 integers that came with messages");
+}
+
+static enum nl_error read_msg_ids(struct parse *p, const char *name, struct json_object *value) {
+    bool good = is_batch(value);
+
+    for (size_t i = 0; good && i < json_object_array_length(value); i++)
+        good = is_text(json_object_array_get_idx(value, i), NL_MSG_ID_MAX);
+    p->request->msg_ids = value;
+    return good ? NL_OK : bad_field(p, name, "msgIds is a list of 1 to 1000 strings, each of 1 to 256 bytes");
+}
+
 static enum nl_error read_session(struct parse *p, const char *name, struct json_object *value) {
     if (!is_text(value, NL_NAME_MAX) || has_control(nl_json_text(value)))
         return bad_field(p, name, "session is the name of a configured session");
@@ -537,8 +607,12 @@ static enum nl_error check_subscribe(struct parse *p) {
 
     if (r->group.ptr != NULL && !r->load_balance)
         return bad_field(p, "loadBalanceGroup", "loadBalanceGroup needs \"loadBalance\":true");
+    if (r->prefetch != 0 && r->ack != NL_ACK_MANUAL)
+        return bad_field(p, "prefetch", "prefetch needs \"ack\":\"manual\"");
     if (!nl_slice_equal(r->topic, nl_slice_str("*")))
         return NL_OK;
+    if (r->ack == NL_ACK_MANUAL)
+        return bad_field(p, "ack", "the tap acknowledges nothing");
     if (r->filters.count > 0)
         return bad_field(p, "filters", "the tap takes no filters");
     if (r->late_join_none)
@@ -556,6 +630,18 @@ static enum nl_error check_auth(struct parse *p) {
                             : refuse(p, NL_ERROR_MISSING_FIELD, "session", "auth needs session or token");
 }
 
+/* One of two fields, of which one is an id of ours and the other the broker's. */
+static enum nl_error check_ack(struct parse *p, const char *ours, bool has_ours, const char *other,
+                               bool has_other) {
+    char hint[sizeof(p->refusal->hint)];
+
+    if (has_ours != has_other)
+        return NL_OK;
+    snprintf(hint, sizeof(hint), "%s has %s or %s%s", nl_request_name(p->request->type), ours, other,
+             has_ours ? ", not both" : "");
+    return refuse(p, has_ours ? NL_ERROR_BAD_FIELD : NL_ERROR_MISSING_FIELD, ours, hint);
+}
+
 static enum nl_error check_rules(struct parse *p) {
     switch (p->request->type) {
     case NL_REQUEST_PUBLISH:
@@ -564,6 +650,10 @@ static enum nl_error check_rules(struct parse *p) {
         return check_subscribe(p);
     case NL_REQUEST_AUTH:
         return check_auth(p);
+    case NL_REQUEST_ACK:
+        return check_ack(p, "ackId", p->request->ack_id != 0, "msgId", p->request->msg_id.ptr != NULL);
+    case NL_REQUEST_BATCH_ACK:
+        return check_ack(p, "ackIds", p->request->ack_ids != NULL, "msgIds", p->request->msg_ids != NULL);
     default:
         return NL_OK;
     }

@@ -13,7 +13,8 @@
 
 /* What a program may find in `features`: see PROTOCOL.md. */
 static const char features[] =
-    "[\"filters\",\"tap\",\"tokens\",\"bigint\",\"lateJoin\",\"hydration\",\"presence\",\"lobbies\"]";
+    "[\"filters\",\"tap\",\"tokens\",\"bigint\",\"lateJoin\",\"hydration\",\"presence\",\"lobbies\","
+    "\"groups\",\"ack\"]";
 
 static void answer(struct nl_client *c, struct nl_object *o) {
     nl_client_send(c, nl_object_line(o), false);
@@ -263,15 +264,24 @@ static void on_session_request(struct nl_client *c, struct nl_request *r) {
                c->auth_failed ? NULL : "there is no default session for this client; choose one with auth");
         return;
     }
-    if (r->load_balance) {
-        refuse(c, r, NL_ERROR_NOT_SUPPORTED, NULL);
-        return;
-    }
     if (!permitted(c, right_for(r), s, r->topic, &why)) {
         refuse(c, r, NL_ERROR_NOT_PERMITTED, why);
         return;
     }
     nl_session_request(s, &c->peer, r, nl_server_now(c->server));
+    nl_upstream_wake(nl_upstream_of(s));
+}
+
+/* Needs no right of its own: it is about what this client was given. */
+static void on_ack(struct nl_client *c, struct nl_request *r) {
+    struct nl_session *s = attached(c);
+
+    if (s == NULL) {
+        refuse(c, r, NL_ERROR_NOT_AUTHENTICATED,
+               c->auth_failed ? NULL : "there is no default session for this client; choose one with auth");
+        return;
+    }
+    nl_session_acknowledge(s, &c->peer, r);
     nl_upstream_wake(nl_upstream_of(s));
 }
 
@@ -300,6 +310,8 @@ static request_handler *const handlers[NL_REQUEST_COUNT] = {
     [NL_REQUEST_LOBBY_SUBSCRIBE] = on_session_request,
     [NL_REQUEST_LOBBY_UNSUBSCRIBE] = on_session_request,
     [NL_REQUEST_GET_LOBBY_PRESENCE] = on_session_request,
+    [NL_REQUEST_ACK] = on_ack,
+    [NL_REQUEST_BATCH_ACK] = on_ack,
 };
 
 void nl_dispatch_line(struct nl_client *c, struct nl_slice text) {

@@ -91,7 +91,8 @@ unsigned nl_fanout_message(struct nl_fanout *f, struct nl_subscriptions *subscri
                          .frame = message,
                          .receipt = nl_acks_expect(f->acks, message)};
     uint64_t serial = next_serial();
-    unsigned n = nl_subscriptions_deliver(subscriptions, message, serial, now_ms, receive, &d, known);
+    unsigned n =
+        nl_subscriptions_deliver(subscriptions, message, d.receipt, serial, now_ms, receive, &d, known);
 
     finish(&d, n, NULL, serial);
     return n;
@@ -105,6 +106,18 @@ unsigned nl_fanout_hydration(struct nl_fanout *f, struct nl_subscriptions *subsc
 
     finish(&d, n, NULL, serial);
     return n;
+}
+
+void nl_fanout_hand(struct nl_fanout *f, struct nl_peer *peer, const struct nl_handout *h) {
+    struct nl_json_options options = {.bigint_as_string = peer->bigint_as_string};
+    struct nl_frame frame;
+    struct nl_line *line;
+
+    nl_frame_decode(h->frame, &frame); /* it was good when it came */
+    line = nl_handed_line(&frame, h->ack_id, h->redelivered, options);
+    nl_line_set_watch(line, h->watch);
+    peer->last_delivery = h->serial;
+    f->event(f->ctx, peer, NL_EVENT_MESSAGE, line);
 }
 
 unsigned nl_fanout_local(struct nl_fanout *f, struct nl_subscriptions *subscriptions,

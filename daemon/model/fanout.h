@@ -39,6 +39,9 @@ unsigned nl_fanout_message(struct nl_fanout *f, struct nl_subscriptions *subscri
 unsigned nl_fanout_hydration(struct nl_fanout *f, struct nl_subscriptions *subscriptions,
                              const struct nl_frame *frame, uint64_t now_ms);
 
+/* A message for this client alone; see nl_groups_ops. */
+void nl_fanout_hand(struct nl_fanout *f, struct nl_peer *peer, const struct nl_handout *h);
+
 /* A message that a local client (except; may be NULL) published. from: our own actor. */
 struct nl_local_message {
     struct nl_slice topic, data, from;

@@ -197,6 +197,12 @@ static void forward_event(void *ctx, struct nl_peer *peer, enum nl_event event, 
     s->ops.event(s->ops.ctx, peer, event, line);
 }
 
+static void forward_hand(void *ctx, struct nl_peer *peer, const struct nl_handout *h) {
+    struct nl_session *s = ctx;
+
+    nl_fanout_hand(&s->fanout, peer, h);
+}
+
 void nl_session_announce(struct nl_session *s, enum nl_event event, struct nl_line *line) {
     struct nl_peer *peer;
 
@@ -275,6 +281,9 @@ static struct nl_subscriptions *make_subscriptions(struct nl_session *s,
                                        .stuck = fence_lost,
                                        .answer = forward_answer,
                                        .error = forward_error,
+                                       .hand = forward_hand,
+                                       .event = forward_event,
+                                       .wake = forward_wake,
                                        .ctx = s};
 
     if (start == NL_REPORTED_UNKNOWN && is_vendor(s->config->url))
@@ -663,6 +672,10 @@ static void on_hydration(struct nl_session *s, const struct nl_frame *frame) {
     s->stats.unexpected += n == 0;
 }
 
+static void on_replay(struct nl_session *s, const struct nl_frame *frame) {
+    nl_subscriptions_replay(s->subscriptions, frame, s->now_ms);
+}
+
 static void on_heartbeat(struct nl_session *s) {
     if (s->echoes_seen == s->heartbeats) {
         s->stats.unexpected++;
@@ -697,6 +710,8 @@ static frame_handler *handler_for(enum nl_frame_type type) {
         [NL_FRAME_LOBBY_UNSUBSCRIBED] = on_lobby,
         [NL_FRAME_LOBBY_PRESENCE_LIST] = on_lobby,
         [NL_FRAME_LOBBY_PRESENCE] = on_lobby,
+        [NL_FRAME_REPLAY_START] = on_replay,
+        [NL_FRAME_REPLAY_END] = on_replay,
     };
 
     return (size_t)type < sizeof(handlers) / sizeof(handlers[0]) ? handlers[type] : NULL;
@@ -776,6 +791,20 @@ void nl_session_request(struct nl_session *s, struct nl_peer *peer, struct nl_re
         nl_lobbies_request(s->lobbies, peer, r, now_ms);
     else
         nl_subscriptions_request(s->subscriptions, peer, r, now_ms);
+}
+
+void nl_session_acknowledge(struct nl_session *s, struct nl_peer *peer, const struct nl_request *r) {
+    struct nl_object o;
+
+    if (!nl_subscriptions_acknowledge(s->subscriptions, peer, r)) {
+        s->ops.answer(s->ops.ctx, peer, nl_request_error_line(NL_ERROR_UNKNOWN_ACK, r, NULL));
+        return;
+    }
+    if (r->id == NULL)
+        return;
+    nl_object_begin(&o, "acknowledged");
+    nl_object_json(&o, "id", nl_slice_str(r->id));
+    s->ops.answer(s->ops.ctx, peer, nl_object_line(&o));
 }
 
 /* ---- time ---- */
@@ -886,6 +915,7 @@ uint64_t nl_session_next(const struct nl_session *s, uint64_t now_ms) {
     /* Ready and not sent: the link's queue was full. */
     if (control <= now_ms)
         control = now_ms + FULL_RETRY_MS;
+    next = earlier(next, later(now_ms, nl_subscriptions_groups_next(s->subscriptions)));
     next = earlier(earlier(next, control), nl_acks_next(&s->acks, nl_session_up(s)));
     return nl_session_up(s) ? earlier(next, liveness_due(s)) : next;
 }
@@ -931,6 +961,8 @@ void nl_session_describe(const struct nl_session *s, struct nl_object *o, uint64
     nl_object_int(o, "subscriptions", (int64_t)nl_subscriptions_topics(s->subscriptions));
     if (nl_subscriptions_refused(s->subscriptions) > 0)
         nl_object_int(o, "refused", (int64_t)nl_subscriptions_refused(s->subscriptions));
+    if (nl_subscriptions_lost(s->subscriptions) > 0)
+        nl_object_int(o, "lost", (int64_t)nl_subscriptions_lost(s->subscriptions));
     nl_object_int(o, "outbox", (int64_t)nl_outbox_messages(s->outbox));
 }
 

@@ -146,6 +146,9 @@ struct nl_peer *nl_session_first_peer(const struct nl_session *s);
 void nl_session_request(struct nl_session *s, struct nl_peer *peer, struct nl_request *request,
                         uint64_t now_ms);
 
+/* A client's ack or batchAck; its answer, if any, comes at once. */
+void nl_session_acknowledge(struct nl_session *s, struct nl_peer *peer, const struct nl_request *request);
+
 /* What the link reports. */
 void nl_session_link_opened(struct nl_session *s, uint64_t now_ms);
 void nl_session_link_frame(struct nl_session *s, struct nl_slice frame, uint64_t now_ms);

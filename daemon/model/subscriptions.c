@@ -12,10 +12,32 @@
 #include "daemon/model/subscriptions_private.h"
 #include "protocol/alloc.h"
 
+static void hand(void *ctx, struct nl_peer *peer, const struct nl_handout *h) {
+    struct nl_subscriptions *s = ctx;
+
+    s->ops.hand(s->ops.ctx, peer, h);
+}
+
+static void group_event(void *ctx, struct nl_peer *peer, enum nl_event event, struct nl_line *line) {
+    struct nl_subscriptions *s = ctx;
+
+    s->ops.event(s->ops.ctx, peer, event, line);
+}
+
+static void wake(void *ctx) {
+    struct nl_subscriptions *s = ctx;
+
+    s->ops.wake(s->ops.ctx);
+}
+
+static void group_over(void *ctx, void *owner, uint64_t now_ms);
+
 struct nl_subscriptions *nl_subscriptions_new(const struct nl_subscriptions_limits *limits,
                                               const struct nl_subscriptions_ops *ops,
                                               enum nl_reported reported, bool learns, uint64_t seed) {
     struct nl_subscriptions *s = nl_calloc(1, sizeof(*s));
+    struct nl_groups_ops groups_ops = {
+        .hand = hand, .event = group_event, .wake = wake, .over = group_over, .ctx = s};
 
     s->limits = *limits;
     s->ops = *ops;
@@ -25,6 +47,7 @@ struct nl_subscriptions *nl_subscriptions_new(const struct nl_subscriptions_limi
     nl_buffer_init(&s->scratch);
     nl_turns_init(&s->turns);
     nl_hydrations_init(&s->hydrations);
+    nl_groups_init(&s->groups, &groups_ops);
     return s;
 }
 
@@ -105,8 +128,11 @@ static void topic_free(struct nl_subscriptions *s, struct nl_topic *t) {
     restored(s, t);
     set_refused(s, t, false);
     HASH_DEL(s->topics, t);
+    nl_group_free(t->group);
     nl_wishes_deinit(&t->wishes);
     nl_seen_deinit(&t->keys);
+    free(t->mode);
+    free(t->held_mode);
     free(t->name);
     free(t);
 }
@@ -122,6 +148,7 @@ struct nl_subscriptions *nl_subscriptions_free(struct nl_subscriptions *s) {
     nl_hydrations_clear(&s->hydrations);
     nl_buffer_deinit(&s->scratch);
     nl_turns_deinit(&s->turns);
+    nl_groups_deinit(&s->groups);
     free(s);
     return NULL;
 }
@@ -143,6 +170,9 @@ static struct nl_change *change_new(struct nl_peer *peer, struct nl_topic *t, st
     c->type = request->type;
     c->qos = request->qos;
     c->late_join_none = request->late_join_none;
+    c->mode = nl_subscriptions_mode(request);
+    c->ack = request->ack;
+    c->prefetch = request->prefetch;
     c->id = request->id;
     request->id = NULL;
     c->filters = request->filters;
@@ -170,6 +200,7 @@ static void change_free(struct nl_subscriptions *s, struct nl_change *c) {
     c->topic->change_count--;
     nl_wishes_charge(c->peer, &c->cost, 0);
     nl_filters_deinit(&c->filters);
+    free(c->mode);
     free(c->id);
     free(c);
 }
@@ -200,7 +231,7 @@ static struct nl_line *success_line(const struct nl_change *c, bool pending) {
         nl_object_json(&o, "id", nl_slice_str(c->id));
     nl_object_str(&o, "topic", topic_name(c->topic));
     if (c->type == NL_REQUEST_SUBSCRIBE)
-        nl_object_bool(&o, "loadBalance", false);
+        nl_subscriptions_tell_mode(c, &o);
     if (c->type != NL_REQUEST_UNSUBSCRIBE && (c->type != NL_REQUEST_SUBSCRIBE || c->filters.count > 0))
         nl_object_filters(&o, "filters", &c->filters);
     if (c->type == NL_REQUEST_SUBSCRIBE)
@@ -213,6 +244,8 @@ static struct nl_line *success_line(const struct nl_change *c, bool pending) {
 }
 
 static void succeed(struct nl_subscriptions *s, struct nl_change *c, bool pending, uint64_t now_ms) {
+    if (c->subscription != NULL && c->subscription->worker != NULL)
+        nl_group_touch(c->subscription->worker->group);
     if (c->subscription != NULL)
         nl_wishes_confirm(c->subscription, now_ms, s->up ? now_ms + NL_GRANT_MS : NL_GRANT_PENDING);
     answer(s, c, success_line(c, pending));
@@ -235,6 +268,7 @@ static void remove_subscription(struct nl_subscriptions *s, struct nl_subscripti
     nl_subscriptions_not_late(t, sub);
     nl_hydrations_leave(sub);
     nl_quota_give(&sub->peer->quota->subscriptions, 1);
+    nl_subscriptions_dismiss(sub);
     nl_wishes_remove(sub);
     s->wished -= !wished(t);
 }
@@ -282,7 +316,7 @@ static enum nl_error judge(const struct nl_subscriptions *s, const struct nl_top
                            const struct nl_subscription *sub, const struct nl_filters *filters) {
     struct nl_prospect p = nl_wishes_prospect(&t->wishes, sub, filters);
 
-    if (s->reported == NL_REPORTED_YES)
+    if (nl_subscriptions_tells(s, t))
         return NL_OK;
     if (p.mixed)
         return NL_ERROR_WISH_CONFLICT;
@@ -309,6 +343,8 @@ static struct nl_subscription *fresh_subscription(struct nl_subscriptions *s, st
 
     c->peer->quota->subscriptions++;
     s->wished += !wished(c->topic);
+    if (!wished(c->topic))
+        nl_subscriptions_set_mode(s, c->topic, c->mode);
     return nl_wishes_add(&c->topic->wishes, c->peer, qos);
 }
 
@@ -316,7 +352,8 @@ static bool served(const struct nl_subscriptions *s, const struct nl_change *c) 
     if (c->type == NL_REQUEST_UNSUBSCRIBE)
         return wished(c->topic) || !c->topic->held;
     return c->topic->held && !c->topic->unsure && !c->subscription->late &&
-           nl_wishes_served(c->subscription, s->reported == NL_REPORTED_YES);
+           nl_subscriptions_mode_held(c->topic) &&
+           nl_wishes_served(c->subscription, nl_subscriptions_tells(s, c->topic));
 }
 
 static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c, const char **hint) {
@@ -331,6 +368,9 @@ static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c,
         *hint = "this client, or its user, has as many subscriptions as it may";
         return NL_ERROR_LIMIT_REACHED;
     }
+    *hint = nl_subscriptions_conflict(c->topic, sub, c);
+    if (*hint != NULL)
+        return NL_ERROR_WISH_CONFLICT;
     error = wished_filters(c, sub, &filters);
     if (error != NL_OK)
         return error;
@@ -348,6 +388,8 @@ static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c,
         sub = fresh_subscription(s, c);
     else if (c->type == NL_REQUEST_SUBSCRIBE && c->qos >= 0)
         sub->qos = (uint8_t)c->qos;
+    if (c->type == NL_REQUEST_SUBSCRIBE)
+        nl_subscriptions_employ(s, c->topic, c, sub, fresh);
     nl_filters_deinit(&c->filters);
     nl_filters_copy(&c->filters, &filters);
     charge(c);
@@ -446,8 +488,12 @@ static void settle(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_
     move(s, t, IDLE);
     restored(s, t);
     set_refused(s, t, t->refused && wished(t) && !t->held);
-    if (!wished(t))
+    if (!wished(t) && !nl_group_busy(t->group))
         topic_free(s, t);
+}
+
+static void group_over(void *ctx, void *owner, uint64_t now_ms) {
+    settle(ctx, owner, now_ms);
 }
 
 /* How many requests of peer wait on t, as far as it matters: counted on the shorter of the two lists. */
@@ -571,6 +617,8 @@ static void granted(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now
 
     nl_subscriptions_conclude(t, true);
     t->held = op != OP_UNSUBSCRIBE;
+    if (op != OP_SET_FILTERS)
+        nl_subscriptions_hold_mode(t, t->held);
     t->qos = op == OP_SUBSCRIBE ? t->asked_qos : 1;
     t->settled_ms = now_ms;
     nl_seen_deinit(&t->keys);
@@ -730,6 +778,7 @@ static bool fence_lost(struct nl_subscriptions *s, uint64_t now_ms) {
 }
 
 void nl_subscriptions_run(struct nl_subscriptions *s, uint64_t now_ms) {
+    nl_groups_run(&s->groups, now_ms);
     if (!s->up)
         return;
     while (expired(s->lists[IN_FLIGHT], now_ms))
@@ -815,7 +864,7 @@ void nl_subscriptions_down(struct nl_subscriptions *s, uint64_t now_ms) {
 
 /* Filters that only work where the broker tells them. */
 static bool unservable(const struct nl_topic *t) {
-    return t->wishes.filtered > 0 && nl_subscriptions_wants_all(t);
+    return t->mode == NULL && t->wishes.filtered > 0 && nl_subscriptions_wants_all(t);
 }
 
 /* Refuses all that waits of one subscription, which is as before. */

@@ -48,6 +48,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/model/groups.h"
 #include "daemon/model/peer.h"
 #include "daemon/model/settings.h"
 #include "daemon/model/wishes.h"
@@ -93,6 +94,10 @@ struct nl_subscriptions_ops {
     void (*answer)(void *ctx, struct nl_peer *peer, struct nl_line *line);
     /* An error event for a holder. Takes over line. */
     void (*error)(void *ctx, struct nl_peer *peer, struct nl_line *line);
+    /* As in nl_groups_ops. */
+    void (*hand)(void *ctx, struct nl_peer *peer, const struct nl_handout *h);
+    void (*event)(void *ctx, struct nl_peer *peer, enum nl_event event, struct nl_line *line);
+    void (*wake)(void *ctx);
     void *ctx;
 };
 
@@ -159,10 +164,11 @@ void nl_subscriptions_fence_passed(struct nl_subscriptions *s, uint64_t fence, u
 void nl_subscriptions_run(struct nl_subscriptions *s, uint64_t now_ms);
 uint64_t nl_subscriptions_next(const struct nl_subscriptions *s); /* UINT64_MAX = no need */
 
-/* A message of the broker. *known tells whether the topic is one that somebody asked for. Returns how many
- * clients got it. */
-unsigned nl_subscriptions_deliver(struct nl_subscriptions *s, const struct nl_frame *message, uint64_t serial,
-                                  uint64_t now_ms, nl_receive_fn *receive, void *ctx, bool *known);
+/* A message of the broker. *known tells whether the topic is one that somebody asked for. receipt: what is to
+ * be told who has it; may be NULL. Returns how many clients got it, or wait for it. */
+unsigned nl_subscriptions_deliver(struct nl_subscriptions *s, const struct nl_frame *message,
+                                  struct nl_receipt *receipt, uint64_t serial, uint64_t now_ms,
+                                  nl_receive_fn *receive, void *ctx, bool *known);
 
 /* A hydration of the broker, for those who wait for one; see hydration.h. Returns how many clients got it. */
 unsigned nl_subscriptions_hydrate(struct nl_subscriptions *s, const struct nl_frame *frame, uint64_t serial,
@@ -192,6 +198,20 @@ uint64_t nl_subscriptions_oldest(const struct nl_subscriptions *s);
 /* When the upstream subscription changed, if that is so lately that the broker may send retained messages for
  * it; 0 = it did not. */
 uint64_t nl_subscriptions_changed(const struct nl_subscriptions *s, struct nl_slice topic, uint64_t now_ms);
+
+/* Has the broker, or will it have with the next frame, a load-balanced subscription of ours to the topic? */
+bool nl_subscriptions_grouped(const struct nl_subscriptions *s, struct nl_slice topic);
+
+/* replayStart or replayEnd: for all who are in a group, topic by topic, in order with the messages. */
+void nl_subscriptions_replay(struct nl_subscriptions *s, const struct nl_frame *frame, uint64_t now_ms);
+
+/* An ack or batchAck. False: the client has nothing of one that it names, and nothing is acknowledged. */
+bool nl_subscriptions_acknowledge(struct nl_subscriptions *s, const struct nl_peer *peer,
+                                  const struct nl_request *r);
+
+/* When nl_subscriptions_run() is due for messages that wait, link or not; 0 = now, UINT64_MAX = no need. */
+uint64_t nl_subscriptions_groups_next(const struct nl_subscriptions *s);
+uint64_t nl_subscriptions_lost(const struct nl_subscriptions *s); /* messages of groups that nobody got */
 
 enum nl_reported nl_subscriptions_reported(const struct nl_subscriptions *s);
 uint64_t nl_subscriptions_topics(const struct nl_subscriptions *s);  /* topics that somebody wishes */

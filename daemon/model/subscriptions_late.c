@@ -26,7 +26,7 @@ static unsigned had_already(const struct nl_subscriptions *s, struct nl_subscrip
 }
 
 static bool policy_renews(const struct nl_subscriptions *s, const struct nl_change *c) {
-    if (c->late_join_none)
+    if (c->late_join_none || c->topic->mode != NULL) /* nobody joins a group late */
         return false;
     switch (s->limits.late_join) {
     case NL_LATE_AUTO:

@@ -8,6 +8,7 @@
 
 #include <uthash.h>
 
+#include "daemon/model/groups.h"
 #include "daemon/model/hydration.h"
 #include "daemon/model/subscriptions.h"
 #include "daemon/model/turns.h"
@@ -27,6 +28,9 @@ struct nl_change {
     struct nl_filters filters; /* the request's; once applied what the client then has */
     uint64_t cost;             /* counted in nl_peer.wish_bytes */
     int qos;
+    char *mode; /* of a subscribe; see nl_topic */
+    enum nl_ack_manner ack;
+    uint32_t prefetch;             /* 0 = not said */
     bool applied;                  /* it is in topic.waiting */
     bool late_join_none;           /* the client wants nothing done if it is a late joiner */
     bool declined;                 /* nothing is done for a late joiner, which is to be told */
@@ -46,6 +50,9 @@ struct nl_topic {
     bool unsure;               /* it refused to renew it */
     bool no_msg_ids;           /* the last message that the broker sent for it had none */
     uint32_t late;             /* subscriptions of late joiners */
+    char *mode;                /* wished: NULL = broadcast, else the group's name, "" for the default one */
+    struct nl_group *group;    /* of that mode; it can outlive the wishes for a moment */
+    char *held_mode;           /* of what the broker has */
     uint8_t qos;               /* of it */
     uint8_t asked_qos;
     bool restoring; /* counted in nl_subscriptions.restoring */
@@ -77,7 +84,8 @@ struct nl_subscriptions {
     struct nl_topic *lists[PLACES]; /* by enum place, linked by prev, next; oldest first */
     struct nl_hydrations hydrations;
     struct nl_hydration *expected; /* of renewed */
-    struct nl_turns turns;         /* of READY ones; IN_FLIGHT and ABANDONED ones hold a slot */
+    struct nl_groups groups;
+    struct nl_turns turns; /* of READY ones; IN_FLIGHT and ABANDONED ones hold a slot */
     uint64_t restoring;
     uint64_t refused;
     uint64_t wished;          /* topics */
@@ -123,6 +131,37 @@ void nl_subscriptions_interrupted(struct nl_topic *t, uint64_t now_ms);
 
 /* Is a request due only for late joiners, who may wait for others? */
 bool nl_subscriptions_may_gather(const struct nl_topic *t);
+
+/* ---- subscriptions_groups.c ---- */
+
+/* The mode that a subscribe asks for; to be freed. */
+char *nl_subscriptions_mode(const struct nl_request *r);
+
+/* Has the broker's subscription the mode that is wished? */
+bool nl_subscriptions_mode_held(const struct nl_topic *t);
+
+/* The broker has a subscription of the wished mode now, or none. */
+void nl_subscriptions_hold_mode(struct nl_topic *t, bool held);
+
+/* Why the topic cannot be subscribed to in the way of c, of whose client sub is (or NULL); NULL = it can. */
+const char *nl_subscriptions_conflict(const struct nl_topic *t, const struct nl_subscription *sub,
+                                      const struct nl_change *c);
+
+/* The first wish on a topic says its mode. */
+void nl_subscriptions_set_mode(struct nl_subscriptions *s, struct nl_topic *t, const char *mode);
+
+/* Gives the subscription of c its place in a group, or a new prefetch; and takes it away again. */
+void nl_subscriptions_employ(struct nl_subscriptions *s, struct nl_topic *t, const struct nl_change *c,
+                             struct nl_subscription *sub, bool fresh);
+void nl_subscriptions_dismiss(struct nl_subscription *sub);
+
+/* The fields of `subscribed` that tell it. */
+void nl_subscriptions_tell_mode(const struct nl_change *c, struct nl_object *o);
+
+/* Are filters told on this topic, whatever the broker does elsewhere? */
+static inline bool nl_subscriptions_tells(const struct nl_subscriptions *s, const struct nl_topic *t) {
+    return t->mode != NULL || s->reported == NL_REPORTED_YES;
+}
 
 /* ---- subscriptions_upstream.c ---- */
 

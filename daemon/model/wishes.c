@@ -381,10 +381,32 @@ static unsigned deliver_to(struct nl_key *key, const struct nl_delivery *d, bool
         if (sub->peer == d->except)
             continue;
         sub->peer->last_delivery = d->serial;
-        receive(ctx, sub->peer);
+        if (sub->worker != NULL && d->hand != NULL)
+            d->hand(d->hand_ctx, sub);
+        else
+            receive(ctx, sub->peer);
         n++;
     }
     return n;
+}
+
+static void each_of(const struct nl_key *key, void (*each)(void *ctx, struct nl_subscription *sub),
+                    void *ctx) {
+    const struct nl_interest *i;
+
+    DL_FOREACH2(key->interests, i, key_next) {
+        if (i->state != NL_ADDING)
+            each(ctx, i->subscription);
+    }
+}
+
+void nl_wishes_each(const struct nl_wishes *w, struct nl_slice key,
+                    void (*each)(void *ctx, struct nl_subscription *sub), void *ctx) {
+    const struct nl_key *found = key.len == 0 ? NULL : key_find(w, (const char *)key.ptr, key.len);
+
+    each_of(&w->everything, each, ctx);
+    if (found != NULL)
+        each_of(found, each, ctx);
 }
 
 bool nl_wishes_seen(const struct nl_wishes *w, uint64_t msg_hash) {

@@ -58,8 +58,11 @@ struct nl_key {
     UT_hash_handle hh;             /* in nl_wishes.keys; not for everything */
 };
 
+struct nl_worker;
+
 struct nl_subscription {
     struct nl_peer *peer;
+    struct nl_worker *worker; /* in a group (groups.h); NULL = it gets every message at once */
     struct nl_wishes *wishes;
     struct nl_filters filters; /* the wish */
     struct nl_filters *before; /* the wish that an unsettled change replaced; NULL = settled or fresh */
@@ -146,6 +149,9 @@ struct nl_delivery {
     bool settling;                /* upstream has changed lately: it may be a retained one */
     const struct nl_peer *except; /* who published it; or NULL */
     uint64_t serial;              /* of this message; a peer gets each serial once */
+    /* For a subscription with a worker, in the place of receive; or NULL. */
+    void (*hand)(void *ctx, struct nl_subscription *sub);
+    void *hand_ctx;
 };
 
 /* Was a message with this hash of its msgId delivered on the topic before? */
@@ -156,6 +162,10 @@ bool nl_wishes_seen(const struct nl_wishes *w, uint64_t msg_hash);
  * it then has no more claim to it.
  */
 void nl_wishes_note(struct nl_wishes *w, uint64_t msg_hash, uint64_t token, uint64_t now_ms);
+
+/* Calls each for the subscriptions that get messages with this key (len 0 = none), as it is now. */
+void nl_wishes_each(const struct nl_wishes *w, struct nl_slice key,
+                    void (*each)(void *ctx, struct nl_subscription *sub), void *ctx);
 
 /*
  * Calls receive for each client that gets the message. A message seen before goes only to

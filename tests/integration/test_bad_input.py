@@ -57,9 +57,17 @@ BAD_LINES = [
     (b'{"type":"publish","topic":"demo/ops/events","data":{"$ext":[300,""]}}', "bad_payload"),
     (b'{"type":"setFilters","topic":"demo/ops/events"}', "missing_field"),
     (b'{"type":"events","only":["nothing"]}', "bad_field"), (b'{"type":"auth"}', "missing_field"),
-    (b'{"type":"subscribe","topic":"demo/ops/events","loadBalance":true}', "not_supported"),
     (b'{"type":"stats"}', "not_supported"),
     (b'{"type":"getPresence","roomId":"a/b"}', "bad_field"),
+    (b'{"type":"subscribe","topic":"demo/ops/events","loadBalance":true,"loadBalanceGroup":"a/b"}', "bad_field"),
+    (b'{"type":"subscribe","topic":"demo/ops/events","loadBalance":true,"loadBalanceGroup":""}', "bad_field"),
+    (b'{"type":"subscribe","topic":"demo/ops/events","loadBalance":1}', "bad_field"),
+    (b'{"type":"subscribe","topic":"demo/ops/events","ack":"by hand"}', "bad_field"),
+    (b'{"type":"subscribe","topic":"demo/ops/events","prefetch":1}', "bad_field"),
+    (b'{"type":"ack"}', "missing_field"), (b'{"type":"ack","ackId":"x"}', "bad_field"),
+    (b'{"type":"ack","ackId":1}', "unknown_ack"), (b'{"type":"ack","msgId":"x"}', "unknown_ack"),
+    (b'{"type":"batchAck","msgIds":"x"}', "bad_field"), (b'{"type":"batchAck","msgIds":[1]}', "bad_field"),
+    (b'{"type":"batchAck","ackIds":[1,2]}', "unknown_ack"),
 ]
 
 

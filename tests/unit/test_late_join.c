@@ -223,7 +223,7 @@ static void deliver(struct world *w, const struct out *out) {
         NL_FRAME_SET(&f, filter, nl_slice(filter.bytes, filter.len));
     }
     w->receiving = out->message;
-    nl_subscriptions_deliver(w->s, &f, ++w->serial, w->now, receive, w, &known);
+    nl_subscriptions_deliver(w->s, &f, NULL, ++w->serial, w->now, receive, w, &known);
     nl_buffer_deinit(&filter);
 }
 

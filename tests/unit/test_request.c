@@ -98,9 +98,11 @@ static const struct kind {
     {"lobbySubscribe", ",\"lobbyId\":\"l\"", NL_REQUEST_LOBBY_SUBSCRIBE},
     {"lobbyUnsubscribe", ",\"lobbyId\":\"l\"", NL_REQUEST_LOBBY_UNSUBSCRIBE},
     {"getLobbyPresence", ",\"lobbyId\":\"l\"", NL_REQUEST_GET_LOBBY_PRESENCE},
+    {"ack", ",\"ackId\":1", NL_REQUEST_ACK},
+    {"batchAck", ",\"ackIds\":[1]", NL_REQUEST_BATCH_ACK},
 };
 
-static const char *const unsupported[] = {"ack", "batchAck", "clients", "stats", "api"};
+static const char *const unsupported[] = {"clients", "stats", "api"};
 
 enum value_kind {
     A_TOPIC,
@@ -1117,7 +1119,7 @@ static void test_poison(void **state) {
         {"{\"type\":\"subscribe\",\"topic\":\"app/room\"}", NL_ERROR_BAD_TOPIC, "topic"},
         {"{\"type\":\"subscribe\",\"topic\":\"app/room/+\"}", NL_ERROR_BAD_TOPIC, "topic"},
         {"{\"type\":\"subscribe\",\"topic\":\"app/room/#\"}", NL_ERROR_BAD_TOPIC, "topic"},
-        {"{\"type\":\"batchAck\",\"msgIds\":\"x\"}", NL_ERROR_NOT_SUPPORTED, ""},
+        {"{\"type\":\"batchAck\",\"msgIds\":\"x\"}", NL_ERROR_BAD_FIELD, "msgIds"},
         {"{\"type\":\"presence\",\"roomId\":7,\"data\":{}}", NL_ERROR_BAD_FIELD, "roomId"},
         {"{\"type\":\"presence\",\"data\":{\"a\":[{\"$bytes\":\"/w==\"}]}}", NL_ERROR_BAD_PAYLOAD, ""},
         {"{\"type\":\"presence\",\"data\":{\"$str\":\"/w==\"}}", NL_ERROR_BAD_PAYLOAD, ""},
@@ -1158,6 +1160,57 @@ static void test_poison(void **state) {
 
 /* Good lines with some bytes changed: whatever comes of it, nothing leaks and nothing is read past its end.
  */
+static void test_acks(void **state) {
+    static const struct {
+        const char *line;
+        enum nl_error error;
+        const char *field;
+    } bad[] = {
+        {"{\"type\":\"ack\"}", NL_ERROR_MISSING_FIELD, "ackId"},
+        {"{\"type\":\"ack\",\"ackId\":1,\"msgId\":\"m\"}", NL_ERROR_BAD_FIELD, "ackId"},
+        {"{\"type\":\"ack\",\"ackId\":0}", NL_ERROR_BAD_FIELD, "ackId"},
+        {"{\"type\":\"ack\",\"ackId\":-1}", NL_ERROR_BAD_FIELD, "ackId"},
+        {"{\"type\":\"ack\",\"ackId\":\"1\"}", NL_ERROR_BAD_FIELD, "ackId"},
+        {"{\"type\":\"ack\",\"ackId\":1.5}", NL_ERROR_BAD_FIELD, "ackId"},
+        {"{\"type\":\"ack\",\"msgId\":\"\"}", NL_ERROR_BAD_FIELD, "msgId"},
+        {"{\"type\":\"ack\",\"msgId\":7}", NL_ERROR_BAD_FIELD, "msgId"},
+        {"{\"type\":\"ack\",\"msgIds\":[\"m\"]}", NL_ERROR_BAD_FIELD, "msgIds"},
+        {"{\"type\":\"batchAck\"}", NL_ERROR_MISSING_FIELD, "ackIds"},
+        {"{\"type\":\"batchAck\",\"ackIds\":[1],\"msgIds\":[\"m\"]}", NL_ERROR_BAD_FIELD, "ackIds"},
+        {"{\"type\":\"batchAck\",\"ackIds\":[]}", NL_ERROR_BAD_FIELD, "ackIds"},
+        {"{\"type\":\"batchAck\",\"ackIds\":[1,0]}", NL_ERROR_BAD_FIELD, "ackIds"},
+        {"{\"type\":\"batchAck\",\"ackIds\":[null]}", NL_ERROR_BAD_FIELD, "ackIds"},
+        {"{\"type\":\"batchAck\",\"ackIds\":1}", NL_ERROR_BAD_FIELD, "ackIds"},
+        {"{\"type\":\"batchAck\",\"msgIds\":[\"m\",7]}", NL_ERROR_BAD_FIELD, "msgIds"},
+        {"{\"type\":\"batchAck\",\"msgIds\":{}}", NL_ERROR_BAD_FIELD, "msgIds"},
+        {SUBSCRIBE("\"ack\":true"), NL_ERROR_BAD_FIELD, "ack"},
+        {SUBSCRIBE("\"ack\":\"Manual\""), NL_ERROR_BAD_FIELD, "ack"},
+        {SUBSCRIBE("\"prefetch\":1"), NL_ERROR_BAD_FIELD, "prefetch"},
+        {SUBSCRIBE("\"ack\":\"auto\",\"prefetch\":1"), NL_ERROR_BAD_FIELD, "prefetch"},
+        {SUBSCRIBE("\"ack\":\"manual\",\"prefetch\":0"), NL_ERROR_BAD_FIELD, "prefetch"},
+        {SUBSCRIBE("\"ack\":\"manual\",\"prefetch\":10001"), NL_ERROR_BAD_FIELD, "prefetch"},
+        {SUBSCRIBE("\"ack\":\"manual\",\"prefetch\":\"1\""), NL_ERROR_BAD_FIELD, "prefetch"},
+        {"{\"type\":\"subscribe\",\"topic\":\"*\",\"ack\":\"manual\"}", NL_ERROR_BAD_FIELD, "ack"},
+    };
+    struct nl_request r;
+    (void)state;
+    for (size_t i = 0; i < COUNT(bad); i++)
+        refuse(bad[i].line, bad[i].error, bad[i].field);
+    pass("{\"type\":\"ack\",\"ackId\":9007199254740993}", &r);
+    assert_true(r.ack_id == UINT64_C(9007199254740993));
+    nl_request_deinit(&r);
+    pass(SUBSCRIBE("\"ack\":\"manual\",\"prefetch\":10000"), &r);
+    assert_int_equal(r.ack, NL_ACK_MANUAL);
+    assert_int_equal(r.prefetch, 10000);
+    nl_request_deinit(&r);
+    pass(SUBSCRIBE("\"ack\":\"auto\""), &r);
+    assert_int_equal(r.ack, NL_ACK_AUTO);
+    nl_request_deinit(&r);
+    pass("{\"type\":\"batchAck\",\"msgIds\":[\"a\",\"b\"]}", &r);
+    assert_true(r.ack_ids == NULL && r.msg_ids != NULL);
+    nl_request_deinit(&r);
+}
+
 static void test_damaged_lines(void **state) {
     const uint64_t seed = 7;
     struct random rng = {seed};
@@ -1192,6 +1245,7 @@ int main(void) {
         cmocka_unit_test(test_every_type_is_here),
         cmocka_unit_test(test_unsupported),
         cmocka_unit_test(test_every_field_with_every_value),
+        cmocka_unit_test(test_acks),
         cmocka_unit_test(test_absent_and_null),
         cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_lengths_are_bytes),

@@ -431,7 +431,7 @@ static void check_delivery(struct world *w, unsigned t, const struct nl_peer *ex
                                                key < KEYS ? key_names[key] : NULL, except, 0, ++w->serial,
                                                w->now, receive, w);
         else if (comes(w->broker[t], key))
-            n = nl_subscriptions_deliver(w->s, &message, ++w->serial, w->now, receive, w, &known);
+            n = nl_subscriptions_deliver(w->s, &message, NULL, ++w->serial, w->now, receive, w, &known);
         nl_buffer_deinit(&filter);
         for (unsigned p = 0; p < PEERS; p++) {
             bool wants = comes(w->has[p][t], key) && &w->peers[p] != except;
@@ -572,7 +572,7 @@ static void flip(struct world *w) {
     nl_pack_str(&filter, nl_slice_str("#"));
     NL_FRAME_SET(&m, topic, nl_slice_str(topic_names[pick(w, TOPICS)]));
     NL_FRAME_SET(&m, filter, nl_slice(filter.bytes, filter.len));
-    nl_subscriptions_deliver(w->s, &m, ++w->serial, w->now, receive, w, &known);
+    nl_subscriptions_deliver(w->s, &m, NULL, ++w->serial, w->now, receive, w, &known);
     nl_buffer_deinit(&filter);
     if (known)
         w->reported = NL_REPORTED_NO;
@@ -790,7 +790,7 @@ static unsigned deliver(struct world *w, const char *msg_id, const char *filter,
         nl_pack_str(&raw, nl_slice_str(filter));
         NL_FRAME_SET(&m, filter, nl_slice(raw.bytes, raw.len));
     }
-    n = nl_subscriptions_deliver(w->s, &m, ++w->serial, w->now, receive, w, known);
+    n = nl_subscriptions_deliver(w->s, &m, NULL, ++w->serial, w->now, receive, w, known);
     nl_buffer_deinit(&raw);
     return n;
 }
