@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load-balanced groups, and messages that clients acknowledge themselves."""
 
+import subprocess
 from typing import Any, Callable, Optional
 
 import pytest
 import wsclient
 from control import Broker
-from harness import Client, Daemon, Json, alice, wait_until
+from harness import NOLAG, Client, Daemon, Json, alice, wait_until
 
 TOPIC = "demo/ops/events"
 TASKS = "demo/ops/tasks"
@@ -453,3 +454,24 @@ def test_a_group_that_nobody_works_in_is_bounded(kraken: Broker, count: int) -> 
         worker.ok(type="ack", ackId=first["ackId"])
         assert worker.receive(type="message")["data"] == 21, "the oldest that waited gave way"
         publisher.socket.close()
+
+
+def run_nolag(daemon: Daemon, *args: str) -> "subprocess.Popen[bytes]":
+    """Has joined the group when this returns."""
+    process = subprocess.Popen(
+        [str(NOLAG), "sub", "--socket", str(daemon.socket), "-t", TOPIC, "--group", "workers", "--ack", "manual", "-d",
+         "-W", "60", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stderr is not None and process.stderr.readline() == b"nolag: subscribed\n"
+    return process
+
+
+def test_nolag_works_in_a_group(broker: Broker, daemon: Daemon, bob: wsclient.Client) -> None:
+    """What the first one was given and has not shown when it ends goes to the second one."""
+    first, second = run_nolag(daemon, "-C", "2", "--prefetch", "5"), run_nolag(daemon, "-C", "5")
+    publish_all(broker, bob, 7)
+    shown, err = first.communicate(timeout=60)
+    assert first.returncode == 0 and len(shown.split()) == 2, err
+    rest, err = second.communicate(timeout=60)
+    assert second.returncode == 0, err
+    assert sorted(shown.split() + rest.split()) == [b"%d" % n for n in range(7)]
+    broker.wait_for(what="acks", count=7)
