@@ -384,7 +384,8 @@ static uint64_t group_due(const struct nl_group *g, uint64_t now_ms) {
     const struct nl_work *work;
 
     DL_FOREACH(g->waiting, work) {
-        if (work->lost_at_ms != 0) {
+        /* One whose time is over stands behind others that nobody can have yet: it is looked at with them. */
+        if (work->lost_at_ms > now_ms) {
             due = earlier(due, work->lost_at_ms); /* those behind it came later */
             break;
         }
@@ -425,7 +426,7 @@ static void put_away(struct nl_group *g, uint64_t now_ms) {
 }
 
 void nl_groups_run(struct nl_groups *all, uint64_t now_ms) {
-    struct nl_group *g, *tmp, *last = all->lists[NL_GROUP_DIRTY];
+    struct nl_group *g, *tmp, *last;
 
     DL_FOREACH_SAFE(all->lists[NL_GROUP_TIMED], g, tmp) {
         if (g->due_ms <= now_ms)
