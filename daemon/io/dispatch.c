@@ -190,6 +190,7 @@ static void on_hello(struct nl_client *c, struct nl_request *r) {
     nl_object_int(&o, "values", NL_VALUES_MAX);
     nl_object_int(&o, "filters", NL_FILTERS_MAX);
     nl_object_int(&o, "subscriptions", (int64_t)config->max_subscriptions);
+    nl_object_int(&o, "watches", (int64_t)config->max_watches);
     nl_object_int(&o, "output", (int64_t)config->client_output_limit);
     nl_object_close(&o, '}');
     nl_object_json(&o, "features", nl_slice_str(features));
