@@ -7,14 +7,7 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "daemon/model/acks.h"
-#include "daemon/model/backoff.h"
-#include "daemon/model/fanout.h"
-#include "daemon/model/liveness.h"
-#include "daemon/model/lobbies.h"
-#include "daemon/model/presence.h"
-#include "daemon/model/publisher.h"
-#include "daemon/model/subscriptions.h"
+#include "daemon/model/session_private.h"
 #include "daemon/util/url.h"
 #include "protocol/alloc.h"
 
@@ -39,72 +32,6 @@
 
 /* How soon to try again when the link's queue was full. */
 #define FULL_RETRY_MS 20
-
-struct identity {
-    char *actor_token_id, *project_id, *actor_type;
-    int64_t protocol_version;
-};
-
-struct nl_session {
-    const struct nl_session_config *config;
-    bool named;
-    struct nl_session_ops ops;
-    enum nl_session_state state;
-    int64_t since;            /* Unix seconds of the last change of the told status */
-    struct nl_ending ending;  /* of the last link, or the one being closed */
-    struct identity identity; /* of the last successful auth */
-    bool was_live;            /* once, ever */
-    bool announced;           /* holders were told connect or reconnect, and no disconnect since */
-    bool plain_auth;          /* the last auth with reconnect:true made the broker crash */
-    bool stopping;
-    uint64_t due_ms;     /* WAITING: the next attempt; AUTHENTICATING: its deadline */
-    uint64_t hurried_ms; /* the last reconnect that did not wait; 0 = none */
-    struct nl_liveness liveness;
-    uint64_t heartbeats, echoes_seen; /* sent and come back on this link */
-    struct {
-        uint64_t heartbeat; /* its number on this link; 0 = none is out */
-        uint64_t ref;       /* the newest publish sent before it */
-        uint64_t sent_ms;   /* when it had arrived, or was seen on its way last */
-        bool leaving;       /* it is on its way */
-    } fence;                /* the heartbeat whose echo says that the turn of publishes has passed */
-    struct nl_backoff backoff;
-    struct nl_subscriptions *subscriptions;
-    struct nl_publisher *publisher;
-    struct nl_outbox *outbox; /* the publisher's */
-    struct nl_presence *presence;
-    struct nl_lobbies *lobbies;
-    struct nl_acks acks;
-    struct nl_fanout fanout;
-    struct nl_peer *peers; /* linked by session_prev, session_next */
-    struct nl_session_stats stats;
-    struct nl_buffer scratch; /* the frame being encoded */
-    uint64_t now_ms;          /* of the call being served, for callbacks of the parts */
-    uint64_t seed;
-};
-
-const char *nl_reason_name(enum nl_reason reason) {
-    static const char *const names[] = {
-#define X(name, wire) [NL_REASON_##name] = wire,
-        NL_REASONS(X)
-#undef X
-    };
-
-    return names[reason];
-}
-
-const char *nl_session_state_name(enum nl_session_state state) {
-    static const char *const names[] = {
-        [NL_SESSION_WAITING] = "waiting",
-        [NL_SESSION_CONNECTING] = "connecting",
-        [NL_SESSION_AUTHENTICATING] = "authenticating",
-        [NL_SESSION_RESTORING] = "restoring",
-        [NL_SESSION_LIVE] = "live",
-        [NL_SESSION_CLOSING] = "closing",
-        [NL_SESSION_STOPPED] = "stopped",
-    };
-
-    return names[state];
-}
 
 /* ---- frames to the broker ---- */
 
@@ -352,11 +279,11 @@ struct nl_session *nl_session_new(const struct nl_session_config *config, bool n
     return s;
 }
 
-static void identity_clear(struct identity *id) {
+static void identity_clear(struct nl_identity *id) {
     free(id->actor_token_id);
     free(id->project_id);
     free(id->actor_type);
-    *id = (struct identity){0};
+    *id = (struct nl_identity){0};
 }
 
 struct nl_session *nl_session_free(struct nl_session *s) {
@@ -374,66 +301,18 @@ struct nl_session *nl_session_free(struct nl_session *s) {
     return NULL;
 }
 
-const char *nl_session_name(const struct nl_session *s) {
-    return s->named ? s->config->name : NULL;
-}
-
-const struct nl_session_config *nl_session_config(const struct nl_session *s) {
-    return s->config;
-}
-
-void *nl_session_owner(const struct nl_session *s) {
-    return s->ops.ctx;
-}
-
-enum nl_session_state nl_session_state(const struct nl_session *s) {
-    return s->state;
-}
-
-const struct nl_ending *nl_session_ending(const struct nl_session *s) {
-    return &s->ending;
-}
-
-const struct nl_session_stats *nl_session_stats(const struct nl_session *s) {
-    return &s->stats;
-}
-
-uint64_t nl_session_outbox_messages(const struct nl_session *s) {
-    return nl_outbox_messages(s->outbox);
-}
-
 bool nl_session_up(const struct nl_session *s) {
     return s->state == NL_SESSION_RESTORING || s->state == NL_SESSION_LIVE;
 }
 
 /* ---- state ---- */
 
-/* The word that `status` tells. */
-static const char *status_word(const struct nl_session *s, enum nl_session_state state) {
-    switch (state) {
-    case NL_SESSION_LIVE:
-        return "connected";
-    case NL_SESSION_STOPPED:
-        return "disconnected";
-    case NL_SESSION_WAITING:
-    case NL_SESSION_CLOSING:
-        if (s->ending.slow)
-            return "disconnected";
-        break;
-    case NL_SESSION_CONNECTING:
-    case NL_SESSION_AUTHENTICATING:
-    case NL_SESSION_RESTORING:
-        break;
-    }
-    return s->was_live ? "reconnecting" : "connecting";
-}
-
 static void set_state(struct nl_session *s, enum nl_session_state to, const struct nl_ending *ending) {
     enum nl_session_state from = s->state;
-    const char *before = status_word(s, from);
+    const char *before = nl_session_status_word(s, from);
 
     s->state = to;
-    if (strcmp(before, status_word(s, to)) != 0)
+    if (strcmp(before, nl_session_status_word(s, to)) != 0)
         s->since = s->ops.unix_time(s->ops.ctx);
     s->ops.changed(s->ops.ctx, from, to, ending);
 }
@@ -584,7 +463,7 @@ static char *copy(struct nl_slice s) {
 }
 
 static void auth_granted(struct nl_session *s, const struct nl_frame *frame) {
-    struct identity *id = &s->identity;
+    struct nl_identity *id = &s->identity;
 
     identity_clear(id);
     id->actor_token_id = NL_FRAME_HAS(frame, actor_token_id) ? copy(frame->actor_token_id) : NULL;
@@ -939,45 +818,4 @@ void nl_session_stop(struct nl_session *s, uint64_t now_ms) {
         s->ending.reason = NL_REASON_STOPPED;
         set_state(s, NL_SESSION_STOPPED, &s->ending);
     }
-}
-
-/* ---- telling about it ---- */
-
-void nl_session_describe(const struct nl_session *s, struct nl_object *o, uint64_t now_ms) {
-    nl_object_cstr(o, "session", nl_session_name(s));
-    nl_object_cstr(o, "status", status_word(s, s->state));
-    nl_object_int(o, "since", s->since);
-    if (s->state != NL_SESSION_LIVE) {
-        nl_object_cstr(o, "reason", nl_reason_name(s->ending.reason));
-        if (s->ending.detail[0] != '\0')
-            nl_object_cstr(o, "detail", s->ending.detail);
-        if (s->ending.close_code != 0)
-            nl_object_int(o, "code", s->ending.close_code);
-    }
-    if (s->state == NL_SESSION_WAITING)
-        nl_object_int(o, "nextAttemptMs", s->due_ms > now_ms ? (int64_t)(s->due_ms - now_ms) : 0);
-    nl_object_cstr(o, "actorTokenId", s->identity.actor_token_id);
-    nl_object_cstr(o, "filtersReported", nl_reported_name(nl_subscriptions_reported(s->subscriptions)));
-    nl_object_int(o, "subscriptions", (int64_t)nl_subscriptions_topics(s->subscriptions));
-    if (nl_subscriptions_refused(s->subscriptions) > 0)
-        nl_object_int(o, "refused", (int64_t)nl_subscriptions_refused(s->subscriptions));
-    if (nl_subscriptions_lost(s->subscriptions) > 0)
-        nl_object_int(o, "lost", (int64_t)nl_subscriptions_lost(s->subscriptions));
-    nl_object_int(o, "outbox", (int64_t)nl_outbox_messages(s->outbox));
-}
-
-void nl_session_describe_short(const struct nl_session *s, struct nl_object *o) {
-    nl_object_cstr(o, "session", nl_session_name(s));
-    nl_object_cstr(o, "status", status_word(s, s->state));
-}
-
-void nl_session_describe_auth(const struct nl_session *s, struct nl_object *o) {
-    nl_object_cstr(o, "session", nl_session_name(s));
-    nl_object_cstr(o, "actorTokenId", s->identity.actor_token_id);
-    nl_object_cstr(o, "projectId", s->identity.project_id);
-    nl_object_cstr(o, "actorType", s->identity.actor_type);
-    if (s->identity.protocol_version != 0)
-        nl_object_int(o, "protocolVersion", s->identity.protocol_version);
-    if (!nl_session_up(s))
-        nl_object_bool(o, "pending", true);
 }

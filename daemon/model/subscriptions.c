@@ -305,12 +305,6 @@ static const char conflict_hint[] = "another client wants all messages of this t
                                     "the broker may hide filters from who "
                                     "wants all; if it does not, set filters_reported = yes for this session";
 
-static const char pending_hint[] =
-    "too many requests of this client wait for the broker; send more when these are answered";
-static const char bytes_hint[] =
-    "the filters of this client, or its user, and the requests that wait take as much memory as they may; "
-    "use fewer or shorter filters, or wait for answers";
-
 /* Would the topic with these filters still be one subscription upstream? */
 static enum nl_error judge(const struct nl_subscriptions *s, const struct nl_topic *t,
                            const struct nl_subscription *sub, const struct nl_filters *filters) {
@@ -321,21 +315,6 @@ static enum nl_error judge(const struct nl_subscriptions *s, const struct nl_top
     if (p.mixed)
         return NL_ERROR_WISH_CONFLICT;
     return p.keys > NL_FILTERS_MAX ? NL_ERROR_TOO_MANY_FILTERS : NL_OK;
-}
-
-static bool bytes_fit(const struct nl_subscriptions *s, const struct nl_peer *peer, uint64_t more) {
-    return (s->limits.bytes_per_client == 0 || peer->wish_bytes + more <= s->limits.bytes_per_client) &&
-           (s->limits.bytes_per_uid == 0 || peer->quota->wish_bytes + more <= s->limits.bytes_per_uid);
-}
-
-/* May the subscription have these filters? They are kept for the answer, too. What makes a list no larger is
- * let through when nothing else of the client waits: else who is at the limit could never get below it. */
-static bool affordable(const struct nl_subscriptions *s, const struct nl_change *c,
-                       const struct nl_subscription *sub, const struct nl_filters *filters) {
-    uint64_t cost = nl_wishes_cost(filters), had = sub == NULL ? 0 : nl_wishes_cost(&sub->filters);
-
-    return bytes_fit(s, c->peer, cost + (cost > had ? cost - had : 0)) ||
-           (cost <= had && c->peer->change_count == 1);
 }
 
 static struct nl_subscription *fresh_subscription(struct nl_subscriptions *s, struct nl_change *c) {
@@ -375,11 +354,11 @@ static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c,
     if (error != NL_OK)
         return error;
     error = judge(s, c->topic, sub, &filters);
-    if (error == NL_OK && !affordable(s, c, sub, &filters))
+    if (error == NL_OK && !nl_subscriptions_affordable(s, c, sub, &filters))
         error = NL_ERROR_LIMIT_REACHED;
     if (error != NL_OK) {
         *hint = error == NL_ERROR_WISH_CONFLICT   ? conflict_hint
-                : error == NL_ERROR_LIMIT_REACHED ? bytes_hint
+                : error == NL_ERROR_LIMIT_REACHED ? nl_subscriptions_bytes_hint
                                                   : NULL;
         nl_filters_deinit(&filters);
         return error;
@@ -496,39 +475,6 @@ static void group_over(void *ctx, void *owner, uint64_t now_ms) {
     settle(ctx, owner, now_ms);
 }
 
-/* How many requests of peer wait on t, as far as it matters: counted on the shorter of the two lists. */
-static uint64_t pending_on(const struct nl_peer *peer, const struct nl_topic *t) {
-    const struct nl_change *c;
-    uint64_t n = 0;
-
-    if (peer->change_count <= t->change_count) {
-        DL_FOREACH2(peer->changes, c, of_peer_next)
-            n += c->topic == t;
-        return n;
-    }
-    DL_FOREACH(t->queue, c)
-        n += c->peer == peer;
-    DL_FOREACH(t->waiting, c)
-        n += c->peer == peer;
-    return n;
-}
-
-/* Why the request cannot even wait; NULL = it can. */
-static const char *turned_away(const struct nl_subscriptions *s, const struct nl_peer *peer,
-                               const struct nl_request *request) {
-    const struct nl_topic *t = nl_subscriptions_find(s, request->topic);
-    uint64_t per_client = s->limits.pending_per_client, per_topic = s->limits.pending_per_topic;
-
-    if (per_client != 0 && peer->change_count >= per_client)
-        return pending_hint;
-    if (per_topic != 0 && t != NULL && peer->change_count >= per_topic && t->change_count >= per_topic &&
-        pending_on(peer, t) >= per_topic)
-        return pending_hint;
-    if (request->type == NL_REQUEST_UNSUBSCRIBE || peer->change_count == 0)
-        return NULL; /* judged when it is applied */
-    return bytes_fit(s, peer, nl_wishes_cost(&request->filters)) ? NULL : bytes_hint;
-}
-
 static void turn_away(struct nl_subscriptions *s, struct nl_peer *peer, const struct nl_request *request,
                       const char *why) {
     s->ops.answer(s->ops.ctx, peer,
@@ -558,7 +504,7 @@ static void join_ready(struct nl_subscriptions *s, struct nl_topic *t, struct nl
 
 void nl_subscriptions_request(struct nl_subscriptions *s, struct nl_peer *peer, struct nl_request *request,
                               uint64_t now_ms) {
-    const char *why = turned_away(s, peer, request);
+    const char *why = nl_subscriptions_turned_away(s, peer, request);
     struct nl_topic *t;
     struct nl_change *c;
 

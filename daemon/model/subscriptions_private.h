@@ -163,6 +163,19 @@ static inline bool nl_subscriptions_tells(const struct nl_subscriptions *s, cons
     return t->mode != NULL || s->reported == NL_REPORTED_YES;
 }
 
+/* ---- subscriptions_limits.c ---- */
+
+/* Why the request cannot even wait; NULL = it can. */
+const char *nl_subscriptions_turned_away(const struct nl_subscriptions *s, const struct nl_peer *peer,
+                                         const struct nl_request *request);
+
+/* May the subscription have these filters? They are kept for the answer, too. What makes a list no larger is
+ * let through when nothing else of the client waits: else who is at the limit could never get below it. */
+bool nl_subscriptions_affordable(const struct nl_subscriptions *s, const struct nl_change *c,
+                                 const struct nl_subscription *sub, const struct nl_filters *filters);
+
+extern const char nl_subscriptions_bytes_hint[];
+
 /* ---- subscriptions_upstream.c ---- */
 
 /* Does the broker's subscription have the filters that are wished? */
