@@ -331,8 +331,9 @@ static void let_linger(struct nl_work *work, uint64_t now_ms) {
         lose(work);
 }
 
-/* Hands out what can be. An event is not overtaken, and does not overtake. */
-static void hand_out(struct nl_group *g, uint64_t now_ms) {
+/* Hands out what can be. An event is not overtaken, and does not overtake. all: looks at each message, also
+ * when nobody may have more, for those that nobody's filters match. */
+static void hand_out(struct nl_group *g, bool all, uint64_t now_ms) {
     struct nl_work *work, *tmp;
 
     DL_FOREACH_SAFE(g->waiting, work, tmp) {
@@ -351,7 +352,7 @@ static void hand_out(struct nl_group *g, uint64_t now_ms) {
             let_linger(work, now_ms);
         } else {
             work->lost_at_ms = 0;
-            if (!anyone_may_have_more(g, now_ms))
+            if (!all && !anyone_may_have_more(g, now_ms))
                 return;
         }
     }
@@ -384,11 +385,9 @@ static uint64_t group_due(const struct nl_group *g, uint64_t now_ms) {
     const struct nl_work *work;
 
     DL_FOREACH(g->waiting, work) {
-        /* One whose time is over stands behind others that nobody can have yet: it is looked at with them. */
-        if (work->lost_at_ms > now_ms) {
-            due = earlier(due, work->lost_at_ms); /* those behind it came later */
-            break;
-        }
+        /* One whose time is over stands behind an event: it is looked at when that is passed. */
+        if (work->lost_at_ms > now_ms)
+            due = earlier(due, work->lost_at_ms);
     }
     DL_FOREACH(g->workers, worker) {
         if (g->waiting != NULL && worker->rests_until_ms > now_ms)
@@ -406,7 +405,7 @@ static void serve(struct nl_group *g, uint64_t now_ms) {
             worker->rests_until_ms = now_ms + NL_GROUP_REST_MS;
         worker->failed = false;
     }
-    hand_out(g, now_ms);
+    hand_out(g, true, now_ms);
     tell_dropped(g, now_ms);
 }
 
@@ -556,7 +555,7 @@ bool nl_group_take(struct nl_group *g, const struct nl_group_message *a, uint64_
         return false;
     }
     work_new(g, a);
-    hand_out(g, now_ms);
+    hand_out(g, false, now_ms);
     if (g->waiting != NULL)
         nl_group_touch(g); /* it may have a time to watch */
     return true;
@@ -570,7 +569,7 @@ void nl_group_mark(struct nl_group *g, enum nl_event event, struct nl_line *line
     work->event = event;
     work->order = ++g->all->serial;
     DL_APPEND(g->waiting, work);
-    hand_out(g, now_ms);
+    hand_out(g, false, now_ms);
 }
 
 /* ---- acknowledgement ---- */
