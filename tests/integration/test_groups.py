@@ -328,7 +328,7 @@ def test_replay_in_order_and_without_doubles(broker: Broker, connect: Connect, b
     assert manual.receive(type="replayStart")["topic"] == TASKS
     assert manual.receive(type="replayEnd")["topic"] == TASKS
     broker.wait_for(what="acks", count=3)
-    assert acked(broker) == [had["msgId"], out["msgId"], "id-of-the-missed"]
+    wait_until(lambda: set(acked(broker)) == {had["msgId"], out["msgId"], "id-of-the-missed"}, "all are acknowledged")
 
 
 def test_a_double_of_what_is_done_is_acknowledged_again(broker: Broker, connect: Connect,
