@@ -397,7 +397,7 @@ def test_acks_that_are_wrong(broker: Broker, connect: Connect, bob: wsclient.Cli
             (other, {"ackId": one["ackId"]}), (other, {"msgId": one["msgId"]}), (worker, {"ackId": 99}),
             (worker, {"msgId": "nonsense"})):
         error = client.refused("unknown_ack", type="ack", **fields)
-        assert error["code"] == 43041 and error["request"] == "ack"
+        assert error["code"] == 43044 and error["request"] == "ack"
     worker.refused("unknown_ack", type="batchAck", ackIds=[one["ackId"], 99])
     worker.refused("unknown_ack", type="batchAck", msgIds=[one["msgId"], "x"])
     assert acked(broker) == [], "all or nothing"

@@ -198,12 +198,12 @@ def test_late_joiners_take_turns_like_all_others(broker: Broker, connect: Connec
     first, greedy, modest = connect(), connect(), connect()
     for topic in topics:
         first.ok(type="subscribe", topic=topic)
-    broker.mute(type="subscribe", count=32)
+    broker.mute(type="subscribe", count=24)
     for topic in topics:
         greedy.send(type="subscribe", topic=topic)
-    broker.wait_for(what="received", type="subscribe", count=132)
+    broker.wait_for(what="received", type="subscribe", count=124)
     modest.ok(type="subscribe", topic=TOPIC)
-    assert len(broker.received("subscribe")) == 133
+    assert len(broker.received("subscribe")) == 125
     greedy.nothing_else()
 
 
