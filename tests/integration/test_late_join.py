@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Late joiners get what a first subscriber gets, those who were there get nothing twice; hydration."""
 
-import json
-from pathlib import Path
 from typing import Any, Callable, Iterator
 
 import pytest
 import wsclient
 from control import Broker
-from harness import Client, Daemon, Json, alice
+from harness import Client, Daemon, alice
+from replay import Replay, load
 
 TOPIC = "demo/ops/events"
 GENERAL = "demo/general/events"
@@ -290,8 +289,6 @@ def test_the_tap_hears_hydration(broker: Broker, connect: Connect) -> None:
 
 # ---- as the broker's own clients ----
 
-TRANSCRIPTS = Path(__file__).resolve().parents[1] / "broker" / "transcripts"
-
 REPLAYED = ["retained", "retained_filters", "resubscribe_replaces", "filters_delivery", "filters_and_groups",
             "set_filters"]
 
@@ -299,10 +296,6 @@ REPLAYED = ["retained", "retained_filters", "resubscribe_replaces", "filters_del
 # - a client gets each retained message once, also when it subscribes again or changes its filters within seconds
 # - "filter": "#" becomes "filterHidden": true
 # - requests have ids, answers tell more, and errors in the request have nolagd's own names
-
-
-def load(name: str) -> list[Json]:
-    return [json.loads(line) for line in (TRANSCRIPTS / f"{name}.jsonl").read_text().splitlines()]
 
 
 def cases() -> Iterator[tuple[str, str]]:
@@ -313,58 +306,6 @@ def cases() -> Iterator[tuple[str, str]]:
             yield name, peer
 
 
-def shown(frame: Json) -> Json:
-    """What a local client is told of a message of the transcript."""
-    line = {key: frame[key] for key in ("type", "topic", "data", "requiresAck", "filter") if key in frame}
-    if line.get("filter") == "#":
-        del line["filter"]
-        line["filterHidden"] = True
-    return line
-
-
-class Replay:
-    def __init__(self, broker: Broker, local: str, client: Client, steps: list[Json]) -> None:
-        self.broker, self.local, self.client = broker, local, client
-        self.others: dict[str, wsclient.Client] = {}
-        self.had: set[str] = set()
-        self.steps = steps
-
-    def run(self) -> None:
-        for step in self.steps:
-            if step["peer"] == self.local:
-                self.local_step(step)
-            else:
-                self.other_step(step)
-
-    def local_step(self, step: Json) -> None:
-        frame = step.get("frame")
-        if step["dir"] == "close" or frame["type"] == "auth":
-            return
-        if step["dir"] == "send":
-            self.client.send(**{**frame, "id": 1})
-        elif frame["type"] == "error":
-            assert self.client.receive(id=1)["type"] == "error"
-        elif frame["type"] != "message":
-            answer = self.client.receive(id=1)
-            assert answer.items() >= frame.items(), (answer, frame)
-        elif frame["msgId"] not in self.had:
-            self.had.add(frame["msgId"])
-            line = self.client.message(frame["data"])
-            assert {k: v for k, v in line.items() if k != "msgId"} == shown(frame)
-
-    def other_step(self, step: Json) -> None:
-        if step["dir"] == "send":
-            if step["peer"] not in self.others:
-                self.others[step["peer"]] = wsclient.Client(self.broker.url)
-            self.broker.settle()
-            self.others[step["peer"]].send(step["frame"])
-        elif step["dir"] == "recv":
-            self.others[step["peer"]].recv()
-        else:
-            self.client.nothing_else()
-            self.others.pop(step["peer"]).close()
-
-
 @pytest.mark.parametrize("name,peer", cases())
 def test_a_local_client_gets_what_a_client_of_the_broker_gets(kraken: Broker, name: str, peer: str) -> None:
     steps = load(name)
@@ -372,6 +313,6 @@ def test_a_local_client_gets_what_a_client_of_the_broker_gets(kraken: Broker, na
     with Daemon({"default": {**alice(kraken.url), "token": token}}) as daemon:
         daemon.wait_status()
         with daemon.client() as client:
-            Replay(kraken, peer, client, steps).run()
+            Replay(kraken, {peer: client}, steps).run()
             kraken.settle()
             client.nothing_else()
