@@ -40,6 +40,11 @@
     X(TOO_MANY_CLIENTS, 43032, "too_many_clients",                                                           \
       "the daemon serves as many clients as it may; try again later")                                        \
     X(WISH_CONFLICT, 43040, "wish_conflict", "one broker connection cannot serve both wishes")               \
+    X(UNKNOWN_ROOM, 43041, "unknown_room", "the broker passed the presence over: it knows no such room")     \
+    X(NOT_WATCHED, 43042, "not_watched", "this client does not watch that room")                             \
+    X(NOT_PRESENT, 43043, "not_present", "this client has set no presence there")                            \
+    X(UNKNOWN_ACK, 43044, "unknown_ack",                                                                     \
+      "this client has no message with this id to acknowledge; only \"ack\":\"manual\" gives it such")       \
     X(OUTBOX_FULL, 43050, "outbox_full", "too much waits to be sent; try again after retryAfterMs")          \
     X(TIMEOUT, 43051, "timeout", "the broker was not reached or did not answer in time")                     \
     X(BROKER_IGNORED, 43052, "broker_ignored", "the broker passed this request over without an answer")      \

@@ -36,7 +36,20 @@ struct nl_line *nl_line_end(struct nl_buffer *b) {
     line = nl_realloc(line, size); /* it may stay in a queue for long: nothing to spare */
     line->refs = 1;
     line->len = (uint32_t)(size - HEAD);
+    line->watch = NULL;
     return line;
+}
+
+void nl_line_set_watch(struct nl_line *line, struct nl_line_watch *watch) {
+    assert(line->watch == NULL);
+    line->watch = watch;
+    watch->holds++;
+}
+
+void nl_line_watch_release(struct nl_line_watch *watch, bool taken) {
+    watch->taken = watch->taken || taken;
+    if (--watch->holds == 0)
+        watch->done(watch);
 }
 
 struct nl_line *nl_line_ref(struct nl_line *line) {
@@ -45,8 +58,14 @@ struct nl_line *nl_line_ref(struct nl_line *line) {
 }
 
 struct nl_line *nl_line_unref(struct nl_line *line) {
-    if (line != NULL && --line->refs == 0)
-        free(line);
+    struct nl_line_watch *watch;
+
+    if (line == NULL || --line->refs > 0)
+        return NULL;
+    watch = line->watch;
+    free(line);
+    if (watch != NULL)
+        nl_line_watch_release(watch, false);
     return NULL;
 }
 

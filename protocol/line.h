@@ -17,10 +17,21 @@
 
 #include "protocol/buffer.h"
 
+/*
+ * Waits for the end of all lines that were made of one message, and of whatever else holds it: each hold is
+ * released once, and when the last one is, done is called (and may free the watch).
+ */
+struct nl_line_watch {
+    uint32_t holds;
+    bool taken; /* a client got it: the kernel took a line whole, or a holder said so */
+    void (*done)(struct nl_line_watch *w);
+};
+
 struct nl_line {
     uint32_t refs;
     uint32_t len;
-    uint8_t bytes[]; /* len bytes, the last one is '\n' */
+    struct nl_line_watch *watch; /* NULL, or it holds this until its last reference is gone */
+    uint8_t bytes[];             /* len bytes, the last one is '\n' */
 };
 
 /* Makes a line of text (without newline) with one reference. */
@@ -33,6 +44,18 @@ struct nl_line *nl_line_new(struct nl_slice text);
  */
 void nl_line_begin(struct nl_buffer *b, size_t room);
 struct nl_line *nl_line_end(struct nl_buffer *b);
+
+/* Makes watch wait for the end of the line, too. */
+void nl_line_set_watch(struct nl_line *line, struct nl_line_watch *watch);
+
+/* The kernel took the whole line for a client. */
+static inline void nl_line_taken(struct nl_line *line) {
+    if (line->watch != NULL)
+        line->watch->taken = true;
+}
+
+/* Gives up one hold; taken: it got to a client. The watch may be gone after. */
+void nl_line_watch_release(struct nl_line_watch *watch, bool taken);
 
 struct nl_line *nl_line_ref(struct nl_line *line);
 struct nl_line *nl_line_unref(struct nl_line *line); /* takes NULL; returns NULL */

@@ -72,6 +72,24 @@ void nl_object_msgpack(struct nl_object *o, const char *key, struct nl_slice raw
     nl_json_from_msgpack(&o->out, raw, options);
 }
 
+static void member_out(struct nl_object *o, struct nl_slice name) {
+    comma_out(o);
+    nl_json_string(&o->out, name);
+    nl_buffer_append_byte(&o->out, ':');
+}
+
+void nl_object_open_member(struct nl_object *o, struct nl_slice name, char bracket) {
+    member_out(o, name);
+    nl_buffer_append_byte(&o->out, (uint8_t)bracket);
+    o->first = true;
+}
+
+void nl_object_member(struct nl_object *o, struct nl_slice name, struct nl_slice raw,
+                      struct nl_json_options options) {
+    member_out(o, name);
+    nl_json_from_msgpack(&o->out, raw, options);
+}
+
 void nl_object_filters(struct nl_object *o, const char *key, const struct nl_filters *filters) {
     key_out(o, key);
     nl_filters_json(filters, &o->out);
@@ -135,6 +153,8 @@ struct nl_line *nl_request_error_line(enum nl_error error, const struct nl_reque
     begin_error(&o, nl_request_name(r->type), r->id);
     nl_object_error(&o, error, hint);
     text_out(&o, "topic", r->topic);
+    text_out(&o, "roomId", r->room);
+    text_out(&o, "lobbyId", r->lobby);
     text_out(&o, "msgRef", r->msg_ref);
     return nl_object_line(&o);
 }
@@ -179,10 +199,7 @@ static void rest_out(struct nl_object *o, const struct nl_frame *frame, const st
     while (nl_raw_next_pair(&it, &key, &value)) {
         if (!nl_raw_string(key, &name) || named(but, name))
             continue;
-        comma_out(o);
-        nl_json_string(&o->out, name);
-        nl_buffer_append_byte(&o->out, ':');
-        nl_json_from_msgpack(&o->out, value, options);
+        nl_object_member(o, name, value, options);
     }
 }
 
@@ -211,22 +228,39 @@ static bool hidden_filter(const struct nl_frame *message) {
            nl_slice_equal(filter, nl_slice_str("#"));
 }
 
-struct nl_line *nl_message_line(const struct nl_frame *message, struct nl_json_options options) {
+static void message_out(struct nl_object *o, const struct nl_frame *message, struct nl_json_options options) {
     static const struct but told = {
         {NL_SLICE_LITERAL("type"), NL_SLICE_LITERAL("topic"), NL_SLICE_LITERAL("data")}};
     static const struct but hidden = {{NL_SLICE_LITERAL("type"), NL_SLICE_LITERAL("topic"),
                                        NL_SLICE_LITERAL("data"), NL_SLICE_LITERAL("filter")}};
     bool hides = hidden_filter(message);
+
+    begin_event(o, "message", message);
+    if (NL_FRAME_HAS(message, topic))
+        nl_object_str(o, "topic", message->topic);
+    if (NL_FRAME_HAS(message, data))
+        nl_object_msgpack(o, "data", message->data, options);
+    if (hides)
+        nl_object_bool(o, "filterHidden", true);
+    rest_out(o, message, hides ? &hidden : &told, options);
+}
+
+struct nl_line *nl_message_line(const struct nl_frame *message, struct nl_json_options options) {
     struct nl_object o;
 
-    begin_event(&o, "message", message);
-    if (NL_FRAME_HAS(message, topic))
-        nl_object_str(&o, "topic", message->topic);
-    if (NL_FRAME_HAS(message, data))
-        nl_object_msgpack(&o, "data", message->data, options);
-    if (hides)
-        nl_object_bool(&o, "filterHidden", true);
-    rest_out(&o, message, hides ? &hidden : &told, options);
+    message_out(&o, message, options);
+    return nl_object_line(&o);
+}
+
+struct nl_line *nl_handed_line(const struct nl_frame *message, uint64_t ack_id, bool redelivered,
+                               struct nl_json_options options) {
+    struct nl_object o;
+
+    message_out(&o, message, options);
+    if (ack_id != 0)
+        nl_object_int(&o, "ackId", (int64_t)ack_id);
+    if (redelivered)
+        nl_object_bool(&o, "redelivered", true);
     return nl_object_line(&o);
 }
 

@@ -28,6 +28,10 @@ void nl_object_bool(struct nl_object *o, const char *key, bool value);
 void nl_object_json(struct nl_object *o, const char *key, struct nl_slice json); /* JSON text as it is */
 void nl_object_msgpack(struct nl_object *o, const char *key, struct nl_slice raw,
                        struct nl_json_options options);
+/* The same with a name that is data, and so is escaped. */
+void nl_object_member(struct nl_object *o, struct nl_slice name, struct nl_slice raw,
+                      struct nl_json_options options);
+void nl_object_open_member(struct nl_object *o, struct nl_slice name, char bracket);
 void nl_object_filters(struct nl_object *o, const char *key, const struct nl_filters *filters);
 void nl_object_id(struct nl_object *o, const char *id); /* "id", of a request; nothing when id is NULL */
 /* "error", "code" if it has one, and "hint": NULL is the error's default. */
@@ -65,6 +69,10 @@ struct nl_line *nl_broker_error_line(const struct nl_frame *frame, const char *r
  * the frame holds, unknown fields too. A filter of "#" becomes "filterHidden":true.
  */
 struct nl_line *nl_message_line(const struct nl_frame *message, struct nl_json_options options);
+
+/* The same for a client that it was given to alone: with ackId unless it is 0, and redelivered if so. */
+struct nl_line *nl_handed_line(const struct nl_frame *message, uint64_t ack_id, bool redelivered,
+                               struct nl_json_options options);
 
 /* Any other event of the broker, passed on field by field (hydration, replayStart, replayEnd). */
 struct nl_line *nl_event_line(const struct nl_frame *frame, struct nl_json_options options);

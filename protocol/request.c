@@ -26,8 +26,9 @@ struct parse {
 typedef enum nl_error field_reader(struct parse *p, const char *name, struct json_object *value);
 
 static field_reader read_topic, read_topic_or_tap, read_data, read_filters, read_some_filters, read_qos,
-    read_retain, read_echo, read_load_balance, read_group, read_msg_ref, read_session, read_token, read_only,
-    read_bigint, read_publish_filter, read_publish_filters;
+    read_retain, read_echo, read_load_balance, read_group, read_late_join, read_msg_ref, read_session,
+    read_token, read_only, read_bigint, read_publish_filter, read_publish_filters, read_room, read_lobby,
+    read_actor, read_presence, read_ack, read_prefetch, read_ack_id, read_msg_id, read_ack_ids, read_msg_ids;
 
 struct field {
     const char *name;
@@ -54,7 +55,12 @@ static const struct request_kind {
                                      {"filters", read_filters, false},
                                      {"qos", read_qos, false},
                                      {"loadBalance", read_load_balance, false},
-                                     {"loadBalanceGroup", read_group, false}},
+                                     {"loadBalanceGroup", read_group, false},
+                                     {"lateJoin", read_late_join, false},
+                                     {"ack", read_ack, false},
+                                     {"prefetch", read_prefetch, false}},
+    [NL_REQUEST_ACK].fields = {{"ackId", read_ack_id, false}, {"msgId", read_msg_id, false}},
+    [NL_REQUEST_BATCH_ACK].fields = {{"ackIds", read_ack_ids, false}, {"msgIds", read_msg_ids, false}},
     [NL_REQUEST_UNSUBSCRIBE].fields = {{"topic", read_topic_or_tap, true}},
     [NL_REQUEST_SET_FILTERS].fields = {{"topic", read_topic, true}, {"filters", read_filters, true}},
     [NL_REQUEST_ADD_FILTERS].fields = {{"topic", read_topic, true}, {"filters", read_some_filters, true}},
@@ -67,6 +73,16 @@ static const struct request_kind {
                                    {"retain", read_retain, false},
                                    {"echo", read_echo, false},
                                    {"msgRef", read_msg_ref, false}},
+    [NL_REQUEST_PRESENCE].fields = {{"roomId", read_room, false}, {"data", read_presence, true}},
+    [NL_REQUEST_CLEAR_PRESENCE].fields = {{"roomId", read_room, false}},
+    [NL_REQUEST_GET_PRESENCE].fields = {{"roomId", read_room, false}},
+    [NL_REQUEST_GET_ACTOR].fields = {{"actorTokenId", read_actor, true}, {"roomId", read_room, false}},
+    [NL_REQUEST_LIST_PRESENCE].fields = {{"roomId", read_room, false}},
+    [NL_REQUEST_WATCH_PRESENCE].fields = {{"roomId", read_room, true}},
+    [NL_REQUEST_UNWATCH_PRESENCE].fields = {{"roomId", read_room, true}},
+    [NL_REQUEST_LOBBY_SUBSCRIBE].fields = {{"lobbyId", read_lobby, true}},
+    [NL_REQUEST_LOBBY_UNSUBSCRIBE].fields = {{"lobbyId", read_lobby, true}},
+    [NL_REQUEST_GET_LOBBY_PRESENCE].fields = {{"lobbyId", read_lobby, true}},
 };
 
 const char *nl_request_name(enum nl_request_type type) {
@@ -229,6 +245,139 @@ static enum nl_error read_msg_ref(struct parse *p, const char *name, struct json
     return NL_OK;
 }
 
+static enum nl_error read_room(struct parse *p, const char *name, struct json_object *value) {
+    if (!is_text(value, NL_NAME_MAX) || !is_name(nl_json_text(value)))
+        return bad_field(p, name, "a room is 1 to 128 characters of [a-zA-Z0-9_:-]");
+    p->request->room = nl_json_text(value);
+    return NL_OK;
+}
+
+static enum nl_error read_lobby(struct parse *p, const char *name, struct json_object *value) {
+    if (!is_text(value, NL_NAME_MAX) || !is_name(nl_json_text(value)))
+        return bad_field(p, name, "a lobby is 1 to 128 characters of [a-zA-Z0-9_:-]");
+    p->request->lobby = nl_json_text(value);
+    return NL_OK;
+}
+
+static enum nl_error read_actor(struct parse *p, const char *name, struct json_object *value) {
+    if (!is_text(value, NL_ACTOR_MAX) || has_control(nl_json_text(value)))
+        return bad_field(p, name, "actorTokenId is a string of 1 to 256 bytes without control characters");
+    p->request->actor = nl_json_text(value);
+    return NL_OK;
+}
+
+/* One of the one-key objects that stand for something else in a publish. */
+static bool is_tag(struct json_object *value) {
+    static const char *const tags[] = {"$bytes", "$str", "$float", "$ext", "$map", "$esc"};
+
+    if (json_object_object_length(value) != 1)
+        return false;
+    for (size_t i = 0; i < sizeof(tags) / sizeof(tags[0]); i++)
+        if (json_object_object_get_ex(value, tags[i], NULL))
+            return true;
+    return false;
+}
+
+/* What is wrong with the value as a part of presence data; NULL when nothing is. */
+static const char *presence_problem(struct json_object *value, unsigned depth) {
+    const char *why = NULL;
+
+    if (!json_object_is_type(value, json_type_object) && !json_object_is_type(value, json_type_array))
+        return NULL;
+    if (depth == 0)
+        return "presence data nests at most 32 levels deep";
+    if (json_object_is_type(value, json_type_array)) {
+        for (size_t i = 0; i < json_object_array_length(value) && why == NULL; i++)
+            why = presence_problem(json_object_array_get_idx(value, i), depth - 1);
+        return why;
+    }
+    if (is_tag(value))
+        return "presence data is plain JSON; the $ tags are for the data of a publish";
+    json_object_object_foreach(value, name, member) {
+        (void)name;
+        why = why != NULL ? why : presence_problem(member, depth - 1);
+    }
+    return why;
+}
+
+/* Null stands for none. The broker takes anything, but who reads presence expects a map. */
+static enum nl_error read_presence(struct parse *p, const char *name, struct json_object *value) {
+    const char *why;
+
+    if (value != NULL && !json_object_is_type(value, json_type_object))
+        return bad_field(p, name, "presence data is an object, or null to clear it");
+    why = presence_problem(value, NL_PRESENCE_DEPTH);
+    if (why != NULL)
+        return refuse(p, NL_ERROR_BAD_PAYLOAD, NULL, why);
+    return read_data(p, name, value);
+}
+
+static enum nl_error read_ack(struct parse *p, const char *name, struct json_object *value) {
+    struct nl_slice text =
+        json_object_is_type(value, json_type_string) ? nl_json_text(value) : nl_slice_str("");
+
+    if (nl_slice_equal(text, nl_slice_str("manual")))
+        p->request->ack = NL_ACK_MANUAL;
+    else if (nl_slice_equal(text, nl_slice_str("auto")))
+        p->request->ack = NL_ACK_AUTO;
+    else
+        return bad_field(p, name, "ack is \"auto\" or \"manual\"");
+    return NL_OK;
+}
+
+/* An integer of 1 or more; 0 when it is something else. */
+static uint64_t positive(struct json_object *value) {
+    if (!json_object_is_type(value, json_type_int) || json_object_get_int64(value) < 1)
+        return 0;
+    return json_object_get_uint64(value);
+}
+
+static enum nl_error read_prefetch(struct parse *p, const char *name, struct json_object *value) {
+    uint64_t n = positive(value);
+
+    if (n == 0 || n > NL_PREFETCH_MAX)
+        return bad_field(p, name, "prefetch is an integer from 1 to 10000");
+    p->request->prefetch = (uint32_t)n;
+    return NL_OK;
+}
+
+static enum nl_error read_ack_id(struct parse *p, const char *name, struct json_object *value) {
+    p->request->ack_id = positive(value);
+    return p->request->ack_id != 0 ? NL_OK
+                                   : bad_field(p, name, "ackId is the integer that came with a message");
+}
+
+static enum nl_error read_msg_id(struct parse *p, const char *name, struct json_object *value) {
+    if (!is_text(value, NL_MSG_ID_MAX))
+        return bad_field(p, name, "msgId is a string of 1 to 256 bytes, as it came with a message");
+    p->request->msg_id = nl_json_text(value);
+    return NL_OK;
+}
+
+static bool is_batch(struct json_object *value) {
+    return json_object_is_type(value, json_type_array) && json_object_array_length(value) > 0 &&
+           json_object_array_length(value) <= NL_ACKS_IN_BATCH;
+}
+
+static enum nl_error read_ack_ids(struct parse *p, const char *name, struct json_object *value) {
+    bool good = is_batch(value);
+
+    for (size_t i = 0; good && i < json_object_array_length(value); i++)
+        good = positive(json_object_array_get_idx(value, i)) != 0;
+    p->request->ack_ids = value;
+    return good ? NL_OK
+                : bad_field(p, name, "ackIds is a list of 1 to 1000 integers that came with messages");
+}
+
+static enum nl_error read_msg_ids(struct parse *p, const char *name, struct json_object *value) {
+    bool good = is_batch(value);
+
+    for (size_t i = 0; good && i < json_object_array_length(value); i++)
+        good = is_text(json_object_array_get_idx(value, i), NL_MSG_ID_MAX);
+    p->request->msg_ids = value;
+    return good ? NL_OK : bad_field(p, name, "msgIds is a list of 1 to 1000 strings, each of 1 to 256 bytes");
+}
+
 static enum nl_error read_session(struct parse *p, const char *name, struct json_object *value) {
     if (!is_text(value, NL_NAME_MAX) || has_control(nl_json_text(value)))
         return bad_field(p, name, "session is the name of a configured session");
@@ -265,6 +414,13 @@ static enum nl_error read_only(struct parse *p, const char *name, struct json_ob
         only |= bit;
     }
     p->request->only = only;
+    return NL_OK;
+}
+
+static enum nl_error read_late_join(struct parse *p, const char *name, struct json_object *value) {
+    if (!is_text(value, 16) || !nl_slice_equal(nl_json_text(value), nl_slice_str("none")))
+        return bad_field(p, name, "lateJoin is \"none\", or left out");
+    p->request->late_join_none = true;
     return NL_OK;
 }
 
@@ -371,7 +527,7 @@ static enum nl_error read_fields(struct parse *p) {
         enum nl_error error = NL_OK;
 
         /* null counts as absent, but for data: it is a payload like any other. */
-        there = there && (value != NULL || f->read == read_data);
+        there = there && (value != NULL || f->read == read_data || f->read == read_presence);
         if (there)
             error = check_held(p, f->name, value);
         if (there && error == NL_OK)
@@ -451,10 +607,17 @@ static enum nl_error check_subscribe(struct parse *p) {
 
     if (r->group.ptr != NULL && !r->load_balance)
         return bad_field(p, "loadBalanceGroup", "loadBalanceGroup needs \"loadBalance\":true");
+    if (r->prefetch != 0 && r->ack != NL_ACK_MANUAL)
+        return bad_field(p, "prefetch", "prefetch needs \"ack\":\"manual\"");
     if (!nl_slice_equal(r->topic, nl_slice_str("*")))
         return NL_OK;
+    if (r->ack == NL_ACK_MANUAL)
+        return bad_field(p, "ack", "the tap acknowledges nothing");
     if (r->filters.count > 0)
         return bad_field(p, "filters", "the tap takes no filters");
+    if (r->late_join_none)
+        return bad_field(p, "lateJoin",
+                         "the tap asks the broker for nothing, so there is nothing to join late");
     return r->load_balance ? bad_field(p, "loadBalance", "the tap is not load-balanced") : NL_OK;
 }
 
@@ -467,6 +630,18 @@ static enum nl_error check_auth(struct parse *p) {
                             : refuse(p, NL_ERROR_MISSING_FIELD, "session", "auth needs session or token");
 }
 
+/* One of two fields, of which one is an id of ours and the other the broker's. */
+static enum nl_error check_ack(struct parse *p, const char *ours, bool has_ours, const char *other,
+                               bool has_other) {
+    char hint[sizeof(p->refusal->hint)];
+
+    if (has_ours != has_other)
+        return NL_OK;
+    snprintf(hint, sizeof(hint), "%s has %s or %s%s", nl_request_name(p->request->type), ours, other,
+             has_ours ? ", not both" : "");
+    return refuse(p, has_ours ? NL_ERROR_BAD_FIELD : NL_ERROR_MISSING_FIELD, ours, hint);
+}
+
 static enum nl_error check_rules(struct parse *p) {
     switch (p->request->type) {
     case NL_REQUEST_PUBLISH:
@@ -475,6 +650,10 @@ static enum nl_error check_rules(struct parse *p) {
         return check_subscribe(p);
     case NL_REQUEST_AUTH:
         return check_auth(p);
+    case NL_REQUEST_ACK:
+        return check_ack(p, "ackId", p->request->ack_id != 0, "msgId", p->request->msg_id.ptr != NULL);
+    case NL_REQUEST_BATCH_ACK:
+        return check_ack(p, "ackIds", p->request->ack_ids != NULL, "msgIds", p->request->msg_ids != NULL);
     default:
         return NL_OK;
     }

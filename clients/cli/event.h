@@ -20,6 +20,7 @@
     X(filter, "filter")                                                                                      \
     X(filters, "filters")                                                                                    \
     X(msg_id, "msgId")                                                                                       \
+    X(ack_id, "ackId")                                                                                       \
     X(from, "from")                                                                                          \
     X(error, "error")                                                                                        \
     X(hint, "hint")                                                                                          \

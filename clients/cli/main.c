@@ -7,13 +7,9 @@
 #include "clients/cli/verbs.h"
 
 static const struct nolag_verb *const verbs[] = {
-    &nolag_verb_sub,
-    &nolag_verb_pub,
-    &nolag_verb_status,
-    &nolag_verb_sessions,
-    &nolag_verb_ping,
-    &nolag_verb_raw,
-    NULL,
+    &nolag_verb_sub,   &nolag_verb_pub,    &nolag_verb_presence,
+    &nolag_verb_lobby, &nolag_verb_status, &nolag_verb_sessions,
+    &nolag_verb_ping,  &nolag_verb_raw,    NULL,
 };
 
 static void show_help(void) {

@@ -23,15 +23,16 @@ struct nolag_list {
 struct nolag_options {
     struct nolag_list topics, filters;
     const char *message, *file;
-    const char *format, *group, *session, *socket;
+    const char *format, *group, *ack, *session, *socket;
     bool null, stdin_whole, lines, jsonl, as_string, as_bytes, retain;
     bool verbose, no_newline, bytes, retry, only_subscribe;
     bool json, quiet, debug, exit_code, help;
-    bool short_help; /* help, asked for by -h: for users of mosquitto the flag before a host */
-    int64_t qos;     /* -1: not given */
-    int64_t count;   /* 0: no limit */
-    double timeout;  /* seconds; -1: not given */
-    char **args;     /* what is left: NULL-terminated */
+    bool short_help;  /* help, asked for by -h: for users of mosquitto the flag before a host */
+    int64_t qos;      /* -1: not given */
+    int64_t count;    /* 0: no limit */
+    int64_t prefetch; /* 0: not given */
+    double timeout;   /* seconds; -1: not given */
+    char **args;      /* what is left: NULL-terminated */
 };
 
 enum nolag_flag_kind {

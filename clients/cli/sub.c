@@ -35,6 +35,7 @@ struct subscriber {
     bool pending;       /* some are answered, but wait for the session's connection */
     bool complete;      /* the broker has confirmed all of them, and that is told */
     size_t answers;     /* subscriptions that are answered */
+    bool finishing;     /* all messages are shown; the answer to the last ack is awaited */
     bool down;          /* the session is not connected */
     int64_t look_at;    /* then: when to ask for its status again */
     int64_t answers_by; /* when all of them must be */
@@ -70,6 +71,15 @@ static void request_subscription(struct nl_buffer *out, const struct nolag_optio
         nl_buffer_append_str(out, "true");
         nolag_request_text(out, "loadBalanceGroup", o->group);
     }
+    if (o->ack)
+        nolag_request_text(out, "ack", o->ack);
+    if (o->prefetch) {
+        char number[24];
+
+        snprintf(number, sizeof number, "%lld", (long long)o->prefetch);
+        nolag_request_key(out, "prefetch");
+        nl_buffer_append_str(out, number);
+    }
     nolag_request_end(out);
 }
 
@@ -87,8 +97,29 @@ static void send_requests(struct subscriber *s) {
     s->answers_by = nolag_after(NOLAG_ANSWER_SECONDS);
 }
 
+/*
+ * The message is out: nolagd may forget it. The last one asks for an answer, as what is on its way when the
+ * connection ends may be lost, and the message given to somebody else.
+ */
+static void acknowledge(struct subscriber *s, const struct nolag_event *e) {
+    struct nl_buffer line;
+
+    nl_buffer_init(&line);
+    nl_buffer_append_str(&line, "{\"type\":\"ack\",\"ackId\":");
+    nl_buffer_append(&line, e->ack_id.ptr, e->ack_id.len);
+    nl_buffer_append_str(&line, s->finishing ? ",\"id\":\"last\"}\n" : "}\n");
+    nolag_connection_send_bytes(&s->c, nl_slice(line.bytes, line.len));
+    nolag_connection_flush(&s->c);
+    nl_buffer_deinit(&line);
+    s->answers_by = nolag_after(NOLAG_ANSWER_SECONDS);
+}
+
 static void on_message(struct subscriber *s, const struct nolag_event *e) {
     struct nl_buffer out;
+    bool by_hand = e->ack_id.len > 0;
+
+    if (s->finishing)
+        return; /* it was asked for no more: not acknowledged, it goes to somebody else */
 
     nl_buffer_init(&out);
     nolag_format(&out, e, s->o, s->terminal);
@@ -96,7 +127,15 @@ static void on_message(struct subscriber *s, const struct nolag_event *e) {
         end(s, NOLAG_FAILED);
     nl_buffer_deinit(&out);
     s->seen++;
-    if (s->o->count && s->seen == s->o->count)
+    s->finishing = by_hand && s->o->count && s->seen == s->o->count;
+    if (by_hand && !s->over)
+        acknowledge(s, e);
+    else if (s->o->count && s->seen == s->o->count)
+        end(s, NOLAG_OK);
+}
+
+static void on_acknowledged(struct subscriber *s, const struct nolag_event *e) {
+    if (nolag_json_is(e->id, "last"))
         end(s, NOLAG_OK);
 }
 
@@ -214,9 +253,10 @@ static bool on_line(void *ctx, struct nl_slice line) {
         const char *type;
         void (*handle)(struct subscriber *s, const struct nolag_event *e);
     } handlers[] = {
-        {"message", on_message},      {"subscribed", on_subscribed}, {"error", on_error},
-        {"status", on_status},        {"connect", on_connection},    {"disconnect", on_connection},
-        {"reconnect", on_connection}, {"dropped", on_dropped},       {"shutdown", on_shutdown},
+        {"message", on_message},           {"subscribed", on_subscribed}, {"error", on_error},
+        {"acknowledged", on_acknowledged}, {"status", on_status},         {"connect", on_connection},
+        {"disconnect", on_connection},     {"reconnect", on_connection},  {"dropped", on_dropped},
+        {"shutdown", on_shutdown},
     };
     struct subscriber *s = ctx;
     struct nolag_event e;
@@ -243,7 +283,7 @@ static void on_deadline(struct subscriber *s) {
 
 /* The next time at which something is to be done although nothing comes. */
 static int64_t next_deadline(const struct subscriber *s) {
-    bool answered = s->answers == s->o->topics.count;
+    bool answered = s->answers == s->o->topics.count && !s->finishing;
     int64_t deadline = answered || s->deadline < s->answers_by ? s->deadline : s->answers_by;
 
     return s->down && s->look_at < deadline ? s->look_at : deadline;
@@ -281,7 +321,7 @@ static void converse(struct subscriber *s, bool quiet) {
 
     s->over = false;
     s->answers = 0;
-    s->pending = s->complete = s->down = false;
+    s->pending = s->complete = s->down = s->finishing = false;
     memset(s->lost, 0, s->o->topics.count * sizeof *s->lost);
     if (s->deadline < deadline)
         deadline = s->deadline;
@@ -330,6 +370,10 @@ static enum nolag_exit check(const struct nolag_options *o) {
                                      unknown);
     if ((o->format != NULL) + o->json + o->verbose > 1)
         return nolag_options_misused(&nolag_verb_sub, "only one of --format, --json and --verbose");
+    if (o->ack && strcmp(o->ack, "manual") != 0 && strcmp(o->ack, "auto") != 0)
+        return nolag_options_misused(&nolag_verb_sub, "--ack is manual or auto");
+    if (o->prefetch && (!o->ack || strcmp(o->ack, "manual") != 0))
+        return nolag_options_misused(&nolag_verb_sub, "--prefetch needs --ack manual");
     return nolag_request_check(&nolag_verb_sub, o, true);
 }
 
@@ -355,8 +399,12 @@ static const struct nolag_flag flags[] = {
      NOLAG_FLAG_LIST, NOLAG_AT(topics)},
     {0, "filter", "FILTER", "only messages with this filter; repeatable: with any of them", NOLAG_FLAG_LIST,
      NOLAG_AT(filters)},
-    {0, "group", "NAME", "a load-balanced group: this version answers not_supported", NOLAG_FLAG_TEXT,
+    {0, "group", "NAME", "share the messages with all who use this group: each goes to one", NOLAG_FLAG_TEXT,
      NOLAG_AT(group)},
+    {0, "ack", "HOW", "manual: done with a message only when it is written out; auto (default)",
+     NOLAG_FLAG_TEXT, NOLAG_AT(ack)},
+    {0, "prefetch", "N", "with --ack manual: so many messages at a time (1 in a group)", NOLAG_FLAG_INTEGER,
+     NOLAG_AT(prefetch), 1, 10000},
     {'q', "qos", "QOS", "0, 1 or 2 (default 1)", NOLAG_FLAG_INTEGER, NOLAG_AT(qos), 0, 2},
     {'C', "count", "COUNT", "end after that many messages", NOLAG_FLAG_INTEGER, NOLAG_AT(count), 1,
      INT64_MAX},

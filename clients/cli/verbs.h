@@ -7,7 +7,7 @@
 #include "clients/cli/options.h"
 
 extern const struct nolag_verb nolag_verb_sub, nolag_verb_pub, nolag_verb_status, nolag_verb_sessions,
-    nolag_verb_ping, nolag_verb_raw;
+    nolag_verb_ping, nolag_verb_raw, nolag_verb_presence, nolag_verb_lobby;
 
 #define NOLAG_AT(member) offsetof(struct nolag_options, member)
 

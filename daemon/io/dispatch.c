@@ -5,12 +5,16 @@
 
 #include "daemon/io/server.h"
 #include "daemon/io/upstream.h"
+#include "daemon/model/lobbies.h"
+#include "daemon/model/presence.h"
 #include "daemon/version.h"
 #include "protocol/alloc.h"
 #include "protocol/object.h"
 
 /* What a program may find in `features`: see PROTOCOL.md. */
-static const char features[] = "[\"filters\",\"tap\",\"tokens\",\"bigint\"]";
+static const char features[] =
+    "[\"filters\",\"tap\",\"tokens\",\"bigint\",\"lateJoin\",\"hydration\",\"presence\",\"lobbies\","
+    "\"groups\",\"ack\"]";
 
 static void answer(struct nl_client *c, struct nl_object *o) {
     nl_client_send(c, nl_object_line(o), false);
@@ -186,6 +190,7 @@ static void on_hello(struct nl_client *c, struct nl_request *r) {
     nl_object_int(&o, "values", NL_VALUES_MAX);
     nl_object_int(&o, "filters", NL_FILTERS_MAX);
     nl_object_int(&o, "subscriptions", (int64_t)config->max_subscriptions);
+    nl_object_int(&o, "watches", (int64_t)config->max_watches);
     nl_object_int(&o, "output", (int64_t)config->client_output_limit);
     nl_object_close(&o, '}');
     nl_object_json(&o, "features", nl_slice_str(features));
@@ -242,6 +247,8 @@ static void on_events(struct nl_client *c, struct nl_request *r) {
 static enum nl_right right_for(const struct nl_request *r) {
     if (r->type == NL_REQUEST_PUBLISH)
         return NL_RIGHT_PUBLISH;
+    if (nl_presence_wants(r->type) || nl_lobbies_wants(r->type))
+        return NL_RIGHT_PRESENCE;
     return nl_slice_equal(r->topic, nl_slice_str("*")) ? NL_RIGHT_TAP : NL_RIGHT_SUBSCRIBE;
 }
 
@@ -258,15 +265,24 @@ static void on_session_request(struct nl_client *c, struct nl_request *r) {
                c->auth_failed ? NULL : "there is no default session for this client; choose one with auth");
         return;
     }
-    if (r->load_balance) {
-        refuse(c, r, NL_ERROR_NOT_SUPPORTED, NULL);
-        return;
-    }
     if (!permitted(c, right_for(r), s, r->topic, &why)) {
         refuse(c, r, NL_ERROR_NOT_PERMITTED, why);
         return;
     }
     nl_session_request(s, &c->peer, r, nl_server_now(c->server));
+    nl_upstream_wake(nl_upstream_of(s));
+}
+
+/* Needs no right of its own: it is about what this client was given. */
+static void on_ack(struct nl_client *c, struct nl_request *r) {
+    struct nl_session *s = attached(c);
+
+    if (s == NULL) {
+        refuse(c, r, NL_ERROR_NOT_AUTHENTICATED,
+               c->auth_failed ? NULL : "there is no default session for this client; choose one with auth");
+        return;
+    }
+    nl_session_acknowledge(s, &c->peer, r);
     nl_upstream_wake(nl_upstream_of(s));
 }
 
@@ -285,6 +301,18 @@ static request_handler *const handlers[NL_REQUEST_COUNT] = {
     [NL_REQUEST_ADD_FILTERS] = on_session_request,
     [NL_REQUEST_REMOVE_FILTERS] = on_session_request,
     [NL_REQUEST_PUBLISH] = on_session_request,
+    [NL_REQUEST_PRESENCE] = on_session_request,
+    [NL_REQUEST_CLEAR_PRESENCE] = on_session_request,
+    [NL_REQUEST_GET_PRESENCE] = on_session_request,
+    [NL_REQUEST_GET_ACTOR] = on_session_request,
+    [NL_REQUEST_LIST_PRESENCE] = on_session_request,
+    [NL_REQUEST_WATCH_PRESENCE] = on_session_request,
+    [NL_REQUEST_UNWATCH_PRESENCE] = on_session_request,
+    [NL_REQUEST_LOBBY_SUBSCRIBE] = on_session_request,
+    [NL_REQUEST_LOBBY_UNSUBSCRIBE] = on_session_request,
+    [NL_REQUEST_GET_LOBBY_PRESENCE] = on_session_request,
+    [NL_REQUEST_ACK] = on_ack,
+    [NL_REQUEST_BATCH_ACK] = on_ack,
 };
 
 void nl_dispatch_line(struct nl_client *c, struct nl_slice text) {

@@ -109,8 +109,12 @@ void nl_output_written(struct nl_output *o, size_t bytes) {
     assert(bytes <= o->bytes);
     o->bytes -= bytes;
     while (o->count > 0 && bytes >= at(o, 0)->line->len - o->offset) {
-        bytes -= at(o, 0)->line->len - o->offset;
-        nl_line_unref(pop(o));
+        struct nl_line *line = at(o, 0)->line;
+
+        bytes -= line->len - o->offset;
+        pop(o);
+        nl_line_taken(line);
+        nl_line_unref(line);
     }
     o->offset += bytes;
 }

@@ -132,6 +132,10 @@ static void op_event(void *ctx, struct nl_peer *peer, enum nl_event event, struc
         nl_line_unref(line);
 }
 
+static void op_wake(void *ctx) {
+    nl_upstream_wake(ctx);
+}
+
 static uint64_t op_random(void *ctx) {
     uint64_t random = 0;
 
@@ -236,6 +240,7 @@ static struct nl_upstream *make(struct nl_server *server, const struct nl_sessio
         .event = op_event,
         .changed = op_changed,
         .rejected = op_rejected,
+        .wake = op_wake,
         .random = op_random,
         .unix_time = op_unix_time,
         .ctx = u,

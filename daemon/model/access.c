@@ -8,6 +8,7 @@ bool nl_access_permits(const struct nl_access *access, const struct nl_access_qu
     case NL_RIGHT_SESSION:
     case NL_RIGHT_SUBSCRIBE:
     case NL_RIGHT_PUBLISH:
+    case NL_RIGHT_PRESENCE:
         return true;
     case NL_RIGHT_TAP:
         *why = "the tap belongs to root and to the daemon's own user";

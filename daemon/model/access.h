@@ -16,6 +16,7 @@ enum nl_right {
     NL_RIGHT_SESSION,   /* to be on this session at all */
     NL_RIGHT_SUBSCRIBE, /* topic */
     NL_RIGHT_PUBLISH,   /* topic */
+    NL_RIGHT_PRESENCE,  /* to set, read and watch presence, of rooms and lobbies */
     NL_RIGHT_TAP,
 };
 

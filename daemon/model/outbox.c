@@ -426,6 +426,8 @@ static bool send_one(struct nl_outbox *o, uint64_t now_ms) {
     struct pace before = o->pace;
     if (pace_take(&o->pace, now_ms) > 0)
         return false;
+    if (o->ops.echo != NULL)
+        p->echo = o->ops.echo(o->ops.ctx, p);
     encode(o, p, o->last_ref + 1);
     if (!o->ops.send(o->ops.ctx, nl_slice(o->frame.bytes, o->frame.len))) {
         o->pace = before; /* not sent, not counted */

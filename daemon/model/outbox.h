@@ -95,6 +95,8 @@ struct nl_outbox_ops {
      */
     void (*done)(void *ctx, struct nl_publish *p, struct nl_outcome outcome);
     void *ctx;
+    /* Is it to be sent with echo? Asked when its turn has come; NULL = as p->echo says. */
+    bool (*echo)(void *ctx, const struct nl_publish *p);
 };
 
 struct nl_outbox_limits {

@@ -15,6 +15,7 @@
 struct nl_session;
 struct nl_subscription;
 struct nl_change;
+struct nl_watch;
 
 struct nl_peer {
     uint64_t number; /* unique in this process; for logs */
@@ -29,10 +30,14 @@ struct nl_peer {
     struct nl_subscription *subscriptions; /* linked by of_peer */
     struct nl_change *changes; /* filter and subscription requests without an answer, by of_peer */
     uint32_t subscription_count;
-    uint32_t change_count; /* of changes */
-    uint64_t wish_bytes;   /* of its subscriptions and changes; also in quota->wish_bytes */
-    uint32_t pending;      /* requests whose outcome is not known yet */
-    uint32_t only;         /* bit NL_EVENT_x for each event it wants */
+    uint32_t change_count;    /* of changes */
+    struct nl_watch *watches; /* rooms watched and lobbies, linked by of_peer */
+    uint32_t watch_count;
+    uint32_t ask_count;  /* requests about presence and lobbies without an answer */
+    bool present;        /* holds a presence */
+    uint64_t wish_bytes; /* of its subscriptions and changes; also in quota->wish_bytes */
+    uint32_t pending;    /* requests whose outcome is not known yet */
+    uint32_t only;       /* bit NL_EVENT_x for each event it wants */
     bool bigint_as_string;
     bool tap;                            /* gets all that the session delivers */
     uint64_t last_delivery;              /* the serial of the last message it got: nobody gets one twice */
@@ -41,7 +46,7 @@ struct nl_peer {
 
 /* Something that outlives its requests: then connection events and the half close rule apply. */
 static inline bool nl_peer_stands(const struct nl_peer *peer) {
-    return peer->subscription_count > 0 || peer->tap;
+    return peer->subscription_count > 0 || peer->watch_count > 0 || peer->present || peer->tap;
 }
 
 #endif

@@ -103,7 +103,7 @@ static void deliver_published(struct nl_publisher *pub, const struct nl_publish 
     };
 
     pub->carried |= p->hazards;
-    if (p->echo && nl_subscriptions_upstream_matches(pub->subscriptions, m.topic, m.filter_key))
+    if (p->retain && nl_subscriptions_upstream_matches(pub->subscriptions, m.topic, m.filter_key))
         nl_echoes_expect(&pub->echoes, m.topic, m.filter_key, m.data, m.token, pub->now_ms);
     nl_fanout_local(pub->fanout, pub->subscriptions, &m, pub->now_ms);
 }
@@ -188,7 +188,6 @@ static struct nl_publish *make_publish(const struct nl_publisher *pub, struct nl
     r->filter_key = NULL;
     p->qos = r->qos < 0 ? (int)pub->config->qos : r->qos;
     p->retain = r->retain;
-    p->echo = r->retain;
     return p;
 }
 
@@ -254,6 +253,9 @@ bool nl_publisher_swallow(struct nl_publisher *pub, const struct nl_frame *m, ui
     bool has_id = NL_FRAME_HAS(m, msg_id) && m->msg_id.len > 0;
     uint64_t changed_ms = 0, token = 0;
 
+    *mine = false;
+    if (NL_FRAME_HAS(m, topic) && nl_subscriptions_grouped(pub->subscriptions, m->topic))
+        return false; /* it was not delivered to anyone here */
     if (has_id && NL_FRAME_HAS(m, topic))
         changed_ms = nl_subscriptions_changed(pub->subscriptions, m->topic, now_ms);
     *mine = nl_echoes_take(&pub->echoes, m, own_actor(pub), changed_ms, now_ms, &token) != NL_ECHO_NONE;
@@ -270,6 +272,16 @@ static bool send_publish(void *ctx, struct nl_slice frame) {
     return pub->ops.send(pub->ops.ctx, frame);
 }
 
+/*
+ * A retained message goes to our later subscribers only when it was sent with echo. In a group one that is
+ * ours and came back without echo would be lost for all members.
+ */
+static bool echo_publish(void *ctx, const struct nl_publish *p) {
+    const struct nl_publisher *pub = ctx;
+
+    return p->retain || nl_subscriptions_grouped(pub->subscriptions, nl_slice_str(p->topic));
+}
+
 static struct nl_outbox *make_outbox(struct nl_publisher *pub, uint64_t now_ms) {
     struct nl_outbox_limits l = {
         .publish_rate = pub->config->publish_rate,
@@ -277,7 +289,7 @@ static struct nl_outbox *make_outbox(struct nl_publisher *pub, uint64_t now_ms) 
         .max_bytes = pub->config->outbox_max_bytes,
         .ttl_ms = pub->config->ttl_ms,
     };
-    struct nl_outbox_ops ops = {.send = send_publish, .done = publish_done, .ctx = pub};
+    struct nl_outbox_ops ops = {.send = send_publish, .done = publish_done, .echo = echo_publish, .ctx = pub};
 
     return nl_outbox_new(&l, &ops, now_ms);
 }

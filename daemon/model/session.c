@@ -7,11 +7,7 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "daemon/model/backoff.h"
-#include "daemon/model/fanout.h"
-#include "daemon/model/liveness.h"
-#include "daemon/model/publisher.h"
-#include "daemon/model/subscriptions.h"
+#include "daemon/model/session_private.h"
 #include "daemon/util/url.h"
 #include "protocol/alloc.h"
 
@@ -31,71 +27,11 @@
 #define WISH_BYTES_PER_CLIENT (UINT64_C(32) << 20)
 #define WISH_BYTES_PER_UID (UINT64_C(256) << 20)
 
+/* How long our own event may take to come back after a presence; then the broker knows no such room. */
+#define UNKNOWN_ROOM_MS 5000
+
 /* How soon to try again when the link's queue was full. */
 #define FULL_RETRY_MS 20
-
-struct identity {
-    char *actor_token_id, *project_id, *actor_type;
-    int64_t protocol_version;
-};
-
-struct nl_session {
-    const struct nl_session_config *config;
-    bool named;
-    struct nl_session_ops ops;
-    enum nl_session_state state;
-    int64_t since;            /* Unix seconds of the last change of the told status */
-    struct nl_ending ending;  /* of the last link, or the one being closed */
-    struct identity identity; /* of the last successful auth */
-    bool was_live;            /* once, ever */
-    bool announced;           /* holders were told connect or reconnect, and no disconnect since */
-    bool plain_auth;          /* the last auth with reconnect:true made the broker crash */
-    bool stopping;
-    uint64_t due_ms;     /* WAITING: the next attempt; AUTHENTICATING: its deadline */
-    uint64_t hurried_ms; /* the last reconnect that did not wait; 0 = none */
-    struct nl_liveness liveness;
-    uint64_t heartbeats, echoes_seen; /* sent and come back on this link */
-    struct {
-        uint64_t heartbeat; /* its number on this link; 0 = none is out */
-        uint64_t ref;       /* the newest publish sent before it */
-        uint64_t sent_ms;   /* when it had arrived, or was seen on its way last */
-        bool leaving;       /* it is on its way */
-    } fence;                /* the heartbeat whose echo says that the turn of publishes has passed */
-    struct nl_backoff backoff;
-    struct nl_subscriptions *subscriptions;
-    struct nl_publisher *publisher;
-    struct nl_outbox *outbox; /* the publisher's */
-    struct nl_fanout fanout;
-    struct nl_peer *peers; /* linked by session_prev, session_next */
-    struct nl_session_stats stats;
-    struct nl_buffer scratch; /* the frame being encoded */
-    uint64_t now_ms;          /* of the call being served, for callbacks of the parts */
-    uint64_t seed;
-};
-
-const char *nl_reason_name(enum nl_reason reason) {
-    static const char *const names[] = {
-#define X(name, wire) [NL_REASON_##name] = wire,
-        NL_REASONS(X)
-#undef X
-    };
-
-    return names[reason];
-}
-
-const char *nl_session_state_name(enum nl_session_state state) {
-    static const char *const names[] = {
-        [NL_SESSION_WAITING] = "waiting",
-        [NL_SESSION_CONNECTING] = "connecting",
-        [NL_SESSION_AUTHENTICATING] = "authenticating",
-        [NL_SESSION_RESTORING] = "restoring",
-        [NL_SESSION_LIVE] = "live",
-        [NL_SESSION_CLOSING] = "closing",
-        [NL_SESSION_STOPPED] = "stopped",
-    };
-
-    return names[state];
-}
 
 /* ---- frames to the broker ---- */
 
@@ -114,12 +50,23 @@ static bool send_frame(void *ctx, const struct nl_frame *frame) {
     return send_bytes(s, nl_slice(s->scratch.bytes, s->scratch.len));
 }
 
+/*
+ * Not while a publish is tried alone: an announcement that the broker had no time to confirm before it closed
+ * for the publish would be a suspect, too.
+ */
+static bool send_for_presence(void *ctx, const struct nl_frame *frame) {
+    const struct nl_session *s = ctx;
+
+    return nl_outbox_suspect(s->outbox) == NULL && send_frame(ctx, frame);
+}
+
 static uint64_t send_heartbeat(void *ctx) {
     struct nl_session *s = ctx;
 
     send_bytes(s, nl_slice(NULL, 0));
     nl_liveness_asked(&s->liveness, s->now_ms);
     s->heartbeats++;
+    nl_acks_heartbeat(&s->acks, s->heartbeats);
     if (s->fence.heartbeat == 0) {
         s->fence.heartbeat = s->heartbeats;
         s->fence.ref = nl_outbox_newest(s->outbox);
@@ -165,10 +112,22 @@ static void forward_error(void *ctx, struct nl_peer *peer, struct nl_line *line)
     s->ops.event(s->ops.ctx, peer, NL_EVENT_ERROR, line);
 }
 
+static void forward_wake(void *ctx) {
+    struct nl_session *s = ctx;
+
+    s->ops.wake(s->ops.ctx);
+}
+
 static void forward_event(void *ctx, struct nl_peer *peer, enum nl_event event, struct nl_line *line) {
     struct nl_session *s = ctx;
 
     s->ops.event(s->ops.ctx, peer, event, line);
+}
+
+static void forward_hand(void *ctx, struct nl_peer *peer, const struct nl_handout *h) {
+    struct nl_session *s = ctx;
+
+    nl_fanout_hand(&s->fanout, peer, h);
 }
 
 void nl_session_announce(struct nl_session *s, enum nl_event event, struct nl_line *line) {
@@ -241,6 +200,7 @@ static struct nl_subscriptions *make_subscriptions(struct nl_session *s,
         .bytes_per_client = WISH_BYTES_PER_CLIENT,
         .bytes_per_uid = WISH_BYTES_PER_UID,
         .qos = (uint8_t)s->config->qos,
+        .late_join = s->config->late_join,
     };
     struct nl_subscriptions_ops ops = {.send = send_frame,
                                        .position = publishes_sent,
@@ -248,6 +208,9 @@ static struct nl_subscriptions *make_subscriptions(struct nl_session *s,
                                        .stuck = fence_lost,
                                        .answer = forward_answer,
                                        .error = forward_error,
+                                       .hand = forward_hand,
+                                       .event = forward_event,
+                                       .wake = forward_wake,
                                        .ctx = s};
 
     if (start == NL_REPORTED_UNKNOWN && is_vendor(s->config->url))
@@ -269,6 +232,27 @@ static struct nl_publisher *make_publisher(struct nl_session *s, uint64_t now_ms
                             now_ms);
 }
 
+static void make_presence(struct nl_session *s, const struct nl_daemon_config *limits) {
+    struct nl_watch_limits watches = {limits->max_watches, limits->max_watches_per_uid};
+    uint64_t timeout = s->config->request_timeout_ms;
+    struct nl_presence_limits p = {
+        .request_timeout_ms = timeout,
+        .unknown_room_ms = timeout < UNKNOWN_ROOM_MS ? timeout : UNKNOWN_ROOM_MS,
+        .poll_interval_ms = s->config->presence_poll_interval_ms,
+        .watches = watches,
+    };
+    struct nl_lobbies_limits l = {.request_timeout_ms = timeout, .watches = watches};
+    struct nl_presence_ops ops = {.send = send_for_presence,
+                                  .fence = send_heartbeat,
+                                  .position = publishes_sent,
+                                  .answer = forward_answer,
+                                  .event = forward_event,
+                                  .ctx = s};
+
+    s->presence = nl_presence_new(&p, &ops, s->seed);
+    s->lobbies = nl_lobbies_new(&l, &ops, s->seed);
+}
+
 struct nl_session *nl_session_new(const struct nl_session_config *config, bool named,
                                   const struct nl_daemon_config *limits, const struct nl_session_ops *ops,
                                   uint64_t now_ms) {
@@ -286,18 +270,20 @@ struct nl_session *nl_session_new(const struct nl_session_config *config, bool n
     nl_backoff_init(&s->backoff, config->reconnect_interval_ms, config->reconnect_max_interval_ms,
                     config->stable_after_ms);
     nl_buffer_init(&s->scratch);
-    nl_fanout_init(&s->fanout, forward_event, s);
+    nl_acks_init(&s->acks, &(struct nl_acks_ops){.send = send_frame, .wake = forward_wake, .ctx = s});
+    nl_fanout_init(&s->fanout, &s->acks, forward_event, s);
     s->subscriptions = make_subscriptions(s, limits);
     s->publisher = make_publisher(s, now_ms);
     s->outbox = nl_publisher_outbox(s->publisher);
+    make_presence(s, limits);
     return s;
 }
 
-static void identity_clear(struct identity *id) {
+static void identity_clear(struct nl_identity *id) {
     free(id->actor_token_id);
     free(id->project_id);
     free(id->actor_type);
-    *id = (struct identity){0};
+    *id = (struct nl_identity){0};
 }
 
 struct nl_session *nl_session_free(struct nl_session *s) {
@@ -306,38 +292,13 @@ struct nl_session *nl_session_free(struct nl_session *s) {
     assert(s->peers == NULL && (s->state == NL_SESSION_STOPPED || s->state == NL_SESSION_WAITING));
     nl_publisher_free(s->publisher);
     nl_subscriptions_free(s->subscriptions);
+    nl_presence_free(s->presence);
+    nl_lobbies_free(s->lobbies);
+    nl_acks_deinit(&s->acks);
     nl_buffer_deinit(&s->scratch);
     identity_clear(&s->identity);
     free(s);
     return NULL;
-}
-
-const char *nl_session_name(const struct nl_session *s) {
-    return s->named ? s->config->name : NULL;
-}
-
-const struct nl_session_config *nl_session_config(const struct nl_session *s) {
-    return s->config;
-}
-
-void *nl_session_owner(const struct nl_session *s) {
-    return s->ops.ctx;
-}
-
-enum nl_session_state nl_session_state(const struct nl_session *s) {
-    return s->state;
-}
-
-const struct nl_ending *nl_session_ending(const struct nl_session *s) {
-    return &s->ending;
-}
-
-const struct nl_session_stats *nl_session_stats(const struct nl_session *s) {
-    return &s->stats;
-}
-
-uint64_t nl_session_outbox_messages(const struct nl_session *s) {
-    return nl_outbox_messages(s->outbox);
 }
 
 bool nl_session_up(const struct nl_session *s) {
@@ -346,32 +307,12 @@ bool nl_session_up(const struct nl_session *s) {
 
 /* ---- state ---- */
 
-/* The word that `status` tells. */
-static const char *status_word(const struct nl_session *s, enum nl_session_state state) {
-    switch (state) {
-    case NL_SESSION_LIVE:
-        return "connected";
-    case NL_SESSION_STOPPED:
-        return "disconnected";
-    case NL_SESSION_WAITING:
-    case NL_SESSION_CLOSING:
-        if (s->ending.slow)
-            return "disconnected";
-        break;
-    case NL_SESSION_CONNECTING:
-    case NL_SESSION_AUTHENTICATING:
-    case NL_SESSION_RESTORING:
-        break;
-    }
-    return s->was_live ? "reconnecting" : "connecting";
-}
-
 static void set_state(struct nl_session *s, enum nl_session_state to, const struct nl_ending *ending) {
     enum nl_session_state from = s->state;
-    const char *before = status_word(s, from);
+    const char *before = nl_session_status_word(s, from);
 
     s->state = to;
-    if (strcmp(before, status_word(s, to)) != 0)
+    if (strcmp(before, nl_session_status_word(s, to)) != 0)
         s->since = s->ops.unix_time(s->ops.ctx);
     s->ops.changed(s->ops.ctx, from, to, ending);
 }
@@ -466,7 +407,9 @@ static uint64_t hurried(struct nl_session *s) {
 static int evidence_of(const struct nl_session *s, int close_code) {
     const struct nl_publish *oldest = nl_outbox_oldest(s->outbox);
 
-    return oldest != NULL && nl_subscriptions_oldest(s->subscriptions) < oldest->ref ? 0 : close_code;
+    uint64_t other = earlier(nl_subscriptions_oldest(s->subscriptions), nl_presence_oldest(s->presence));
+
+    return oldest != NULL && other < oldest->ref ? 0 : close_code;
 }
 
 void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending, uint64_t now_ms) {
@@ -484,7 +427,10 @@ void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending
     s->heartbeats = s->echoes_seen = 0;
     s->fence.heartbeat = 0;
     s->fence.leaving = false;
+    nl_acks_down(&s->acks);
     nl_subscriptions_down(s->subscriptions, now_ms);
+    nl_presence_down(s->presence, ending->close_code, now_ms);
+    nl_lobbies_down(s->lobbies);
     by_publish = nl_publisher_down(s->publisher, evidence, now_ms);
     if (attempts_used_up(s)) {
         if (!s->stopping)
@@ -517,7 +463,7 @@ static char *copy(struct nl_slice s) {
 }
 
 static void auth_granted(struct nl_session *s, const struct nl_frame *frame) {
-    struct identity *id = &s->identity;
+    struct nl_identity *id = &s->identity;
 
     identity_clear(id);
     id->actor_token_id = NL_FRAME_HAS(frame, actor_token_id) ? copy(frame->actor_token_id) : NULL;
@@ -528,6 +474,8 @@ static void auth_granted(struct nl_session *s, const struct nl_frame *frame) {
     set_state(s, NL_SESSION_RESTORING, NULL);
     nl_subscriptions_up(s->subscriptions, NL_FRAME_HAS(frame, restored) ? frame->restored : nl_slice(NULL, 0),
                         s->now_ms);
+    nl_presence_up(s->presence, id->actor_token_id, s->now_ms);
+    nl_lobbies_up(s->lobbies);
 }
 
 static void auth_refused(struct nl_session *s, const struct nl_frame *frame) {
@@ -565,10 +513,22 @@ static void on_published(struct nl_session *s, const struct nl_frame *frame) {
         s->stats.unexpected++;
 }
 
+static void on_presence(struct nl_session *s, const struct nl_frame *frame) {
+    if (!nl_presence_frame(s->presence, frame, s->now_ms))
+        s->stats.unexpected++;
+}
+
+static void on_lobby(struct nl_session *s, const struct nl_frame *frame) {
+    if (!nl_lobbies_frame(s->lobbies, frame, s->now_ms))
+        s->stats.unexpected++;
+}
+
 /* Publishes always carry a msgRef, control requests never: so an error tells by it what it answers. */
 static void on_error(struct nl_session *s, const struct nl_frame *frame) {
     if (NL_FRAME_HAS(frame, msg_ref))
         on_published(s, frame);
+    else if (NL_FRAME_HAS(frame, lobby_id))
+        on_lobby(s, frame);
     else
         on_control_answer(s, frame);
 }
@@ -584,13 +544,27 @@ static void on_message(struct nl_session *s, const struct nl_frame *frame) {
     s->stats.swallowed += mine;
 }
 
+static void on_hydration(struct nl_session *s, const struct nl_frame *frame) {
+    unsigned n = nl_fanout_hydration(&s->fanout, s->subscriptions, frame, s->now_ms);
+
+    s->stats.delivered += n;
+    s->stats.unexpected += n == 0;
+}
+
+static void on_replay(struct nl_session *s, const struct nl_frame *frame) {
+    nl_subscriptions_replay(s->subscriptions, frame, s->now_ms);
+}
+
 static void on_heartbeat(struct nl_session *s) {
     if (s->echoes_seen == s->heartbeats) {
         s->stats.unexpected++;
         return;
     }
     s->echoes_seen++;
+    nl_acks_echo(&s->acks, s->echoes_seen);
     nl_subscriptions_fence_passed(s->subscriptions, s->echoes_seen, s->now_ms);
+    nl_presence_fence_passed(s->presence, s->echoes_seen, s->now_ms);
+    nl_lobbies_fence_passed(s->lobbies, s->echoes_seen);
     if (s->fence.heartbeat != 0 && s->echoes_seen >= s->fence.heartbeat) {
         s->fence.heartbeat = 0;
         nl_outbox_passed(s->outbox, s->fence.ref);
@@ -607,7 +581,16 @@ static frame_handler *handler_for(enum nl_frame_type type) {
         [NL_FRAME_FILTERS_UPDATED] = on_control_answer,
         [NL_FRAME_PUBLISHED] = on_published,
         [NL_FRAME_MESSAGE] = on_message,
+        [NL_FRAME_HYDRATION] = on_hydration,
         [NL_FRAME_ERROR] = on_error,
+        [NL_FRAME_PRESENCE] = on_presence,
+        [NL_FRAME_PRESENCE_LIST] = on_presence,
+        [NL_FRAME_LOBBY_SUBSCRIBED] = on_lobby,
+        [NL_FRAME_LOBBY_UNSUBSCRIBED] = on_lobby,
+        [NL_FRAME_LOBBY_PRESENCE_LIST] = on_lobby,
+        [NL_FRAME_LOBBY_PRESENCE] = on_lobby,
+        [NL_FRAME_REPLAY_START] = on_replay,
+        [NL_FRAME_REPLAY_END] = on_replay,
     };
 
     return (size_t)type < sizeof(handlers) / sizeof(handlers[0]) ? handlers[type] : NULL;
@@ -646,6 +629,8 @@ void nl_session_detach(struct nl_session *s, struct nl_peer *peer, uint64_t now_
     assert(peer->session == s);
     s->now_ms = now_ms;
     nl_subscriptions_leave(s->subscriptions, peer, now_ms);
+    nl_presence_leave(s->presence, peer, now_ms);
+    nl_lobbies_leave(s->lobbies, peer);
     nl_outbox_forget(s->outbox, peer);
     nl_fanout_untap(&s->fanout, peer);
     DL_DELETE2(s->peers, peer, session_prev, session_next);
@@ -678,10 +663,27 @@ void nl_session_request(struct nl_session *s, struct nl_peer *peer, struct nl_re
     else if (nl_slice_equal(r->topic, nl_slice_str("*")))
         tap(s, peer, r);
     else if (s->stopping && r->type != NL_REQUEST_UNSUBSCRIBE)
-        s->ops.answer(s->ops.ctx, peer,
-                      nl_error_line(NL_ERROR_SHUTTING_DOWN, nl_request_name(r->type), r->id, r->topic, NULL));
+        s->ops.answer(s->ops.ctx, peer, nl_request_error_line(NL_ERROR_SHUTTING_DOWN, r, NULL));
+    else if (nl_presence_wants(r->type))
+        nl_presence_request(s->presence, peer, r, now_ms);
+    else if (nl_lobbies_wants(r->type))
+        nl_lobbies_request(s->lobbies, peer, r, now_ms);
     else
         nl_subscriptions_request(s->subscriptions, peer, r, now_ms);
+}
+
+void nl_session_acknowledge(struct nl_session *s, struct nl_peer *peer, const struct nl_request *r) {
+    struct nl_object o;
+
+    if (!nl_subscriptions_acknowledge(s->subscriptions, peer, r)) {
+        s->ops.answer(s->ops.ctx, peer, nl_request_error_line(NL_ERROR_UNKNOWN_ACK, r, NULL));
+        return;
+    }
+    if (r->id == NULL)
+        return;
+    nl_object_begin(&o, "acknowledged");
+    nl_object_json(&o, "id", nl_slice_str(r->id));
+    s->ops.answer(s->ops.ctx, peer, nl_object_line(&o));
 }
 
 /* ---- time ---- */
@@ -769,9 +771,14 @@ void nl_session_run(struct nl_session *s, uint64_t now_ms) {
     if (link_open(s))
         check_liveness(s);
     nl_subscriptions_run(s->subscriptions, now_ms);
-    if (s->state == NL_SESSION_RESTORING && !nl_subscriptions_restoring(s->subscriptions))
+    nl_presence_run(s->presence, now_ms);
+    nl_lobbies_run(s->lobbies, now_ms);
+    /* A presence that is a suspect is alone, as publishes wait for the session to be live. */
+    if (s->state == NL_SESSION_RESTORING && !nl_subscriptions_restoring(s->subscriptions) &&
+        !nl_presence_suspected(s->presence))
         go_live(s);
     nl_publisher_run(s->publisher, now_ms);
+    nl_acks_run(&s->acks, nl_session_up(s), now_ms);
 }
 
 uint64_t nl_session_next(const struct nl_session *s, uint64_t now_ms) {
@@ -782,10 +789,13 @@ uint64_t nl_session_next(const struct nl_session *s, uint64_t now_ms) {
         next = earlier(next, s->due_ms);
     if (nl_session_up(s))
         control = nl_subscriptions_next(s->subscriptions);
+    /* Their clients are told of a timeout while the link is down, too. */
+    control = earlier(control, earlier(nl_presence_next(s->presence), nl_lobbies_next(s->lobbies)));
     /* Ready and not sent: the link's queue was full. */
     if (control <= now_ms)
         control = now_ms + FULL_RETRY_MS;
-    next = earlier(next, control);
+    next = earlier(next, later(now_ms, nl_subscriptions_groups_next(s->subscriptions)));
+    next = earlier(earlier(next, control), nl_acks_next(&s->acks, nl_session_up(s)));
     return nl_session_up(s) ? earlier(next, liveness_due(s)) : next;
 }
 
@@ -793,54 +803,19 @@ void nl_session_fail_all(struct nl_session *s, enum nl_error error, uint64_t now
     s->now_ms = now_ms;
     nl_outbox_fail_all(s->outbox, error);
     nl_subscriptions_fail_all(s->subscriptions, error, now_ms);
+    nl_presence_fail_all(s->presence, error);
+    nl_lobbies_fail_all(s->lobbies, error);
 }
 
 void nl_session_stop(struct nl_session *s, uint64_t now_ms) {
     s->stopping = true;
     nl_publisher_stop(s->publisher);
     nl_session_fail_all(s, NL_ERROR_SHUTTING_DOWN, now_ms);
+    if (nl_session_up(s))
+        nl_acks_flush(&s->acks);
     close_link(s, (struct nl_ending){.reason = NL_REASON_STOPPED});
     if (s->state == NL_SESSION_WAITING) {
         s->ending.reason = NL_REASON_STOPPED;
         set_state(s, NL_SESSION_STOPPED, &s->ending);
     }
-}
-
-/* ---- telling about it ---- */
-
-void nl_session_describe(const struct nl_session *s, struct nl_object *o, uint64_t now_ms) {
-    nl_object_cstr(o, "session", nl_session_name(s));
-    nl_object_cstr(o, "status", status_word(s, s->state));
-    nl_object_int(o, "since", s->since);
-    if (s->state != NL_SESSION_LIVE) {
-        nl_object_cstr(o, "reason", nl_reason_name(s->ending.reason));
-        if (s->ending.detail[0] != '\0')
-            nl_object_cstr(o, "detail", s->ending.detail);
-        if (s->ending.close_code != 0)
-            nl_object_int(o, "code", s->ending.close_code);
-    }
-    if (s->state == NL_SESSION_WAITING)
-        nl_object_int(o, "nextAttemptMs", s->due_ms > now_ms ? (int64_t)(s->due_ms - now_ms) : 0);
-    nl_object_cstr(o, "actorTokenId", s->identity.actor_token_id);
-    nl_object_cstr(o, "filtersReported", nl_reported_name(nl_subscriptions_reported(s->subscriptions)));
-    nl_object_int(o, "subscriptions", (int64_t)nl_subscriptions_topics(s->subscriptions));
-    if (nl_subscriptions_refused(s->subscriptions) > 0)
-        nl_object_int(o, "refused", (int64_t)nl_subscriptions_refused(s->subscriptions));
-    nl_object_int(o, "outbox", (int64_t)nl_outbox_messages(s->outbox));
-}
-
-void nl_session_describe_short(const struct nl_session *s, struct nl_object *o) {
-    nl_object_cstr(o, "session", nl_session_name(s));
-    nl_object_cstr(o, "status", status_word(s, s->state));
-}
-
-void nl_session_describe_auth(const struct nl_session *s, struct nl_object *o) {
-    nl_object_cstr(o, "session", nl_session_name(s));
-    nl_object_cstr(o, "actorTokenId", s->identity.actor_token_id);
-    nl_object_cstr(o, "projectId", s->identity.project_id);
-    nl_object_cstr(o, "actorType", s->identity.actor_type);
-    if (s->identity.protocol_version != 0)
-        nl_object_int(o, "protocolVersion", s->identity.protocol_version);
-    if (!nl_session_up(s))
-        nl_object_bool(o, "pending", true);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A session: one actor token's presence at the broker, shared by local clients. It owns the
- * wishes (subscriptions.h) and the publishes (outbox.h) and drives the life of its link, of which it has at
- * most one:
+ * wishes (subscriptions.h), the publishes (outbox.h), presence (presence.h) and lobbies (lobbies.h), and
+ * drives the life of its link, of which it has at most one:
  *
  *   WAITING -> CONNECTING -> AUTHENTICATING -> RESTORING -> LIVE
  *      ^            |              |               |          |
@@ -93,6 +93,8 @@ struct nl_session_ops {
                     const struct nl_ending *ending);
     /* A publish of this user was given up: it made the broker close the link. For the log. */
     void (*rejected)(void *ctx, uid_t uid, const char *topic);
+    /* nl_session_run() is to be called in this turn, or the next. */
+    void (*wake)(void *ctx);
     uint64_t (*random)(void *ctx);
     int64_t (*unix_time)(void *ctx); /* seconds */
     void *ctx;
@@ -138,11 +140,14 @@ void nl_session_detach(struct nl_session *s, struct nl_peer *peer, uint64_t now_
 struct nl_peer *nl_session_first_peer(const struct nl_session *s);
 
 /*
- * A client's subscribe, unsubscribe, *Filters or publish. Permission was asked before. The answer comes by
- * ops.answer. Call nl_session_run() before the loop waits again.
+ * A client's subscribe, unsubscribe, *Filters, publish, or request about presence and lobbies. Permission was
+ * asked before. The answer comes by ops.answer. Call nl_session_run() before the loop waits again.
  */
 void nl_session_request(struct nl_session *s, struct nl_peer *peer, struct nl_request *request,
                         uint64_t now_ms);
+
+/* A client's ack or batchAck; its answer, if any, comes at once. */
+void nl_session_acknowledge(struct nl_session *s, struct nl_peer *peer, const struct nl_request *request);
 
 /* What the link reports. */
 void nl_session_link_opened(struct nl_session *s, uint64_t now_ms);

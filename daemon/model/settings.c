@@ -38,6 +38,8 @@ static const char *const log_levels[] = {"error", "warning", "notice", "info", "
 static const char *const slow_consumers[] = {
     [NL_SLOW_DISCONNECT] = "disconnect", [NL_SLOW_DROP] = "drop", NULL};
 static const char *const tristates[] = {[NL_AUTO] = "auto", [NL_YES] = "yes", [NL_NO] = "no", NULL};
+static const char *const late_joins[] = {
+    [NL_LATE_AUTO] = "auto", [NL_LATE_RESUBSCRIBE] = "resubscribe", [NL_LATE_NONE] = "none", NULL};
 static const char *const own_messages[] = {[NL_OWN_NEVER] = "never", [NL_OWN_ECHO] = "echo", NULL};
 
 #define ROW(s, name, kind, type, field, fallback, min, max, choices, help)                                   \
@@ -70,6 +72,9 @@ static const struct nl_config_key keys[] = {
     COUNT(daemon, max_clients_per_uid, "0", 0, 1000000, "the same for each user; 0: no further bound"),
     COUNT(daemon, max_subscriptions, "10000", 1, 1000000, "subscriptions of one client"),
     COUNT(daemon, max_subscriptions_per_uid, "0", 0, 100000000,
+          "the same for all clients of one user; 0: no further bound"),
+    COUNT(daemon, max_watches, "100", 1, 1000000, "rooms watched by one client, and its lobbies"),
+    COUNT(daemon, max_watches_per_uid, "1000", 0, 100000000,
           "the same for all clients of one user; 0: no further bound"),
     SIZE(daemon, line_limit, "2MiB", KIB, 16 * MIB, "the longest line a client may send"),
     COUNT(daemon, depth_limit, "64", 1, 64, "how deep arrays and objects in a line may be nested"),
@@ -117,11 +122,15 @@ static const struct nl_config_key keys[] = {
     TIME(session, request_timeout, "10s", 10, 10 * MINUTE, "for the broker's answer to any other request"),
     TIME(session, refused_interval, "60s", 10, 24 * HOUR,
          "the wait before a subscription that the broker refused is tried again"),
+    TIME(session, presence_poll_interval, "10s", 10, HOUR,
+         "how often a watched room is asked for, while the session is not present in it"),
     COUNT(session, qos, "1", 0, 2, "the QoS of publishes and subscriptions that name none"),
     CHOICE(session, filters_reported, enum nl_tristate, "auto", tristates,
            "whether the broker tells the filters of each message: yes, no, or auto to find out"),
     CHOICE(session, own_messages, enum nl_own_messages, "never", own_messages,
            "whether a client gets what it published itself: never or echo"),
+    CHOICE(session, late_join, enum nl_late_join, "auto", late_joins,
+           "retained messages for clients that join a topic later: auto, resubscribe or none"),
     COUNT(session, publish_rate, "50", 0, 1000000, "publishes per second sent to the broker; 0: no limit"),
     COUNT(session, outbox_max_messages, "10000", 1, 100000000, "messages that may wait to be sent"),
     SIZE(session, outbox_max_bytes, "64MiB", 64 * KIB, 64 * GIB,

@@ -16,6 +16,8 @@
 
 enum nl_slow_consumer { NL_SLOW_DISCONNECT, NL_SLOW_DROP };
 enum nl_own_messages { NL_OWN_NEVER, NL_OWN_ECHO };
+/* What is done for clients that join a topic which is subscribed already; see subscriptions.h. */
+enum nl_late_join { NL_LATE_AUTO, NL_LATE_RESUBSCRIBE, NL_LATE_NONE };
 enum nl_tristate { NL_AUTO, NL_YES, NL_NO };
 
 /* [daemon] */
@@ -29,6 +31,8 @@ struct nl_daemon_config {
     uint64_t max_clients_per_uid;           /* 0 = as max_clients; so for all *_per_uid */
     uint64_t max_subscriptions;             /* per client; 10000 */
     uint64_t max_subscriptions_per_uid;     /* 0 = no further bound */
+    uint64_t max_watches;                   /* rooms watched and lobbies, per client; 100 */
+    uint64_t max_watches_per_uid;           /* 1000; 0 = no further bound */
     uint64_t line_limit;                    /* bytes; 2 MiB; 1 KiB to 16 MiB */
     uint64_t depth_limit;                   /* 64; 1 to 64 */
     uint64_t client_output_limit;           /* bytes; 8 MiB; at least 64 KiB */
@@ -62,9 +66,11 @@ struct nl_session_config {
     uint64_t auth_timeout_ms;           /* 10 s */
     uint64_t request_timeout_ms;        /* control requests; 10 s */
     uint64_t refused_interval_ms;       /* a refused subscription is tried again after; 60 s */
+    uint64_t presence_poll_interval_ms; /* of watched rooms in which the session is not present; 10 s */
     uint64_t qos;                       /* default for publish and subscribe; 1 */
     enum nl_tristate filters_reported;  /* auto */
     enum nl_own_messages own_messages;  /* never */
+    enum nl_late_join late_join;        /* auto */
     uint64_t publish_rate;              /* per second; 50; 0 = no limit */
     uint64_t outbox_max_messages;       /* 10000 */
     uint64_t outbox_max_bytes;          /* 64 MiB */

@@ -12,10 +12,32 @@
 #include "daemon/model/subscriptions_private.h"
 #include "protocol/alloc.h"
 
+static void hand(void *ctx, struct nl_peer *peer, const struct nl_handout *h) {
+    struct nl_subscriptions *s = ctx;
+
+    s->ops.hand(s->ops.ctx, peer, h);
+}
+
+static void group_event(void *ctx, struct nl_peer *peer, enum nl_event event, struct nl_line *line) {
+    struct nl_subscriptions *s = ctx;
+
+    s->ops.event(s->ops.ctx, peer, event, line);
+}
+
+static void wake(void *ctx) {
+    struct nl_subscriptions *s = ctx;
+
+    s->ops.wake(s->ops.ctx);
+}
+
+static void group_over(void *ctx, void *owner, uint64_t now_ms);
+
 struct nl_subscriptions *nl_subscriptions_new(const struct nl_subscriptions_limits *limits,
                                               const struct nl_subscriptions_ops *ops,
                                               enum nl_reported reported, bool learns, uint64_t seed) {
     struct nl_subscriptions *s = nl_calloc(1, sizeof(*s));
+    struct nl_groups_ops groups_ops = {
+        .hand = hand, .event = group_event, .wake = wake, .over = group_over, .ctx = s};
 
     s->limits = *limits;
     s->ops = *ops;
@@ -24,6 +46,8 @@ struct nl_subscriptions *nl_subscriptions_new(const struct nl_subscriptions_limi
     s->seed = seed;
     nl_buffer_init(&s->scratch);
     nl_turns_init(&s->turns);
+    nl_hydrations_init(&s->hydrations);
+    nl_groups_init(&s->groups, &groups_ops);
     return s;
 }
 
@@ -104,8 +128,11 @@ static void topic_free(struct nl_subscriptions *s, struct nl_topic *t) {
     restored(s, t);
     set_refused(s, t, false);
     HASH_DEL(s->topics, t);
+    nl_group_free(t->group);
     nl_wishes_deinit(&t->wishes);
     nl_seen_deinit(&t->keys);
+    free(t->mode);
+    free(t->held_mode);
     free(t->name);
     free(t);
 }
@@ -118,8 +145,10 @@ struct nl_subscriptions *nl_subscriptions_free(struct nl_subscriptions *s) {
     HASH_ITER(hh, s->topics, t, tmp) {
         topic_free(s, t);
     }
+    nl_hydrations_clear(&s->hydrations);
     nl_buffer_deinit(&s->scratch);
     nl_turns_deinit(&s->turns);
+    nl_groups_deinit(&s->groups);
     free(s);
     return NULL;
 }
@@ -140,6 +169,10 @@ static struct nl_change *change_new(struct nl_peer *peer, struct nl_topic *t, st
     c->turn.topic = t;
     c->type = request->type;
     c->qos = request->qos;
+    c->late_join_none = request->late_join_none;
+    c->mode = nl_subscriptions_mode(request);
+    c->ack = request->ack;
+    c->prefetch = request->prefetch;
     c->id = request->id;
     request->id = NULL;
     c->filters = request->filters;
@@ -167,6 +200,7 @@ static void change_free(struct nl_subscriptions *s, struct nl_change *c) {
     c->topic->change_count--;
     nl_wishes_charge(c->peer, &c->cost, 0);
     nl_filters_deinit(&c->filters);
+    free(c->mode);
     free(c->id);
     free(c);
 }
@@ -197,29 +231,23 @@ static struct nl_line *success_line(const struct nl_change *c, bool pending) {
         nl_object_json(&o, "id", nl_slice_str(c->id));
     nl_object_str(&o, "topic", topic_name(c->topic));
     if (c->type == NL_REQUEST_SUBSCRIBE)
-        nl_object_bool(&o, "loadBalance", false);
+        nl_subscriptions_tell_mode(c, &o);
     if (c->type != NL_REQUEST_UNSUBSCRIBE && (c->type != NL_REQUEST_SUBSCRIBE || c->filters.count > 0))
         nl_object_filters(&o, "filters", &c->filters);
     if (c->type == NL_REQUEST_SUBSCRIBE)
         nl_object_int(&o, "qos", pending ? c->subscription->qos : c->topic->qos);
     if (pending)
         nl_object_bool(&o, "pending", true);
-    else if (c->joined)
+    else if (c->declined)
         nl_object_cstr(&o, "lateJoin", "none");
     return nl_object_line(&o);
 }
 
-static void confirm(struct nl_subscription *sub, uint64_t now_ms) {
-    if (!nl_wishes_confirm(sub))
-        return;
-    if (sub->grant_until_ms <= now_ms)
-        nl_seen_deinit(&sub->granted);
-    sub->grant_until_ms = now_ms + NL_GRANT_MS;
-}
-
 static void succeed(struct nl_subscriptions *s, struct nl_change *c, bool pending, uint64_t now_ms) {
+    if (c->subscription != NULL && c->subscription->worker != NULL)
+        nl_group_touch(c->subscription->worker->group);
     if (c->subscription != NULL)
-        confirm(c->subscription, now_ms);
+        nl_wishes_confirm(c->subscription, now_ms, s->up ? now_ms + NL_GRANT_MS : NL_GRANT_PENDING);
     answer(s, c, success_line(c, pending));
 }
 
@@ -235,14 +263,18 @@ static struct nl_topic *topic_of(const struct nl_subscription *sub) {
 }
 
 static void remove_subscription(struct nl_subscriptions *s, struct nl_subscription *sub) {
-    const struct nl_topic *t = topic_of(sub);
+    struct nl_topic *t = topic_of(sub);
 
+    nl_subscriptions_not_late(t, sub);
+    nl_hydrations_leave(sub);
     nl_quota_give(&sub->peer->quota->subscriptions, 1);
+    nl_subscriptions_dismiss(sub);
     nl_wishes_remove(sub);
     s->wished -= !wished(t);
 }
 
 static void undo(struct nl_subscriptions *s, struct nl_subscription *sub) {
+    nl_subscriptions_not_late(topic_of(sub), sub);
     if (sub->fresh)
         remove_subscription(s, sub);
     else
@@ -273,37 +305,16 @@ static const char conflict_hint[] = "another client wants all messages of this t
                                     "the broker may hide filters from who "
                                     "wants all; if it does not, set filters_reported = yes for this session";
 
-static const char pending_hint[] =
-    "too many requests of this client wait for the broker; send more when these are answered";
-static const char bytes_hint[] =
-    "the filters of this client, or its user, and the requests that wait take as much memory as they may; "
-    "use fewer or shorter filters, or wait for answers";
-
 /* Would the topic with these filters still be one subscription upstream? */
 static enum nl_error judge(const struct nl_subscriptions *s, const struct nl_topic *t,
                            const struct nl_subscription *sub, const struct nl_filters *filters) {
     struct nl_prospect p = nl_wishes_prospect(&t->wishes, sub, filters);
 
-    if (s->reported == NL_REPORTED_YES)
+    if (nl_subscriptions_tells(s, t))
         return NL_OK;
     if (p.mixed)
         return NL_ERROR_WISH_CONFLICT;
     return p.keys > NL_FILTERS_MAX ? NL_ERROR_TOO_MANY_FILTERS : NL_OK;
-}
-
-static bool bytes_fit(const struct nl_subscriptions *s, const struct nl_peer *peer, uint64_t more) {
-    return (s->limits.bytes_per_client == 0 || peer->wish_bytes + more <= s->limits.bytes_per_client) &&
-           (s->limits.bytes_per_uid == 0 || peer->quota->wish_bytes + more <= s->limits.bytes_per_uid);
-}
-
-/* May the subscription have these filters? They are kept for the answer, too. What makes a list no larger is
- * let through when nothing else of the client waits: else who is at the limit could never get below it. */
-static bool affordable(const struct nl_subscriptions *s, const struct nl_change *c,
-                       const struct nl_subscription *sub, const struct nl_filters *filters) {
-    uint64_t cost = nl_wishes_cost(filters), had = sub == NULL ? 0 : nl_wishes_cost(&sub->filters);
-
-    return bytes_fit(s, c->peer, cost + (cost > had ? cost - had : 0)) ||
-           (cost <= had && c->peer->change_count == 1);
 }
 
 static struct nl_subscription *fresh_subscription(struct nl_subscriptions *s, struct nl_change *c) {
@@ -311,13 +322,17 @@ static struct nl_subscription *fresh_subscription(struct nl_subscriptions *s, st
 
     c->peer->quota->subscriptions++;
     s->wished += !wished(c->topic);
+    if (!wished(c->topic))
+        nl_subscriptions_set_mode(s, c->topic, c->mode);
     return nl_wishes_add(&c->topic->wishes, c->peer, qos);
 }
 
 static bool served(const struct nl_subscriptions *s, const struct nl_change *c) {
     if (c->type == NL_REQUEST_UNSUBSCRIBE)
         return wished(c->topic) || !c->topic->held;
-    return c->topic->held && nl_wishes_served(c->subscription, s->reported == NL_REPORTED_YES);
+    return c->topic->held && !c->topic->unsure && !c->subscription->late &&
+           nl_subscriptions_mode_held(c->topic) &&
+           nl_wishes_served(c->subscription, nl_subscriptions_tells(s, c->topic));
 }
 
 static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c, const char **hint) {
@@ -332,15 +347,18 @@ static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c,
         *hint = "this client, or its user, has as many subscriptions as it may";
         return NL_ERROR_LIMIT_REACHED;
     }
+    *hint = nl_subscriptions_conflict(c->topic, sub, c);
+    if (*hint != NULL)
+        return NL_ERROR_WISH_CONFLICT;
     error = wished_filters(c, sub, &filters);
     if (error != NL_OK)
         return error;
     error = judge(s, c->topic, sub, &filters);
-    if (error == NL_OK && !affordable(s, c, sub, &filters))
+    if (error == NL_OK && !nl_subscriptions_affordable(s, c, sub, &filters))
         error = NL_ERROR_LIMIT_REACHED;
     if (error != NL_OK) {
         *hint = error == NL_ERROR_WISH_CONFLICT   ? conflict_hint
-                : error == NL_ERROR_LIMIT_REACHED ? bytes_hint
+                : error == NL_ERROR_LIMIT_REACHED ? nl_subscriptions_bytes_hint
                                                   : NULL;
         nl_filters_deinit(&filters);
         return error;
@@ -349,13 +367,15 @@ static enum nl_error apply_wish(struct nl_subscriptions *s, struct nl_change *c,
         sub = fresh_subscription(s, c);
     else if (c->type == NL_REQUEST_SUBSCRIBE && c->qos >= 0)
         sub->qos = (uint8_t)c->qos;
+    if (c->type == NL_REQUEST_SUBSCRIBE)
+        nl_subscriptions_employ(s, c->topic, c, sub, fresh);
     nl_filters_deinit(&c->filters);
     nl_filters_copy(&c->filters, &filters);
     charge(c);
     nl_wishes_change(sub, &filters);
     c->subscription = sub;
-    c->joined = fresh && served(s, c);
     sub->changes++;
+    nl_subscriptions_joined(s, c);
     return NL_OK;
 }
 
@@ -419,55 +439,40 @@ static void apply_queue(struct nl_subscriptions *s, struct nl_topic *t, uint64_t
     }
 }
 
+/* Late joiners wait for others, and from the first one on. */
+static void gather(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_ms) {
+    if (t->place == GATHERING)
+        return;
+    t->due_ms = now_ms + NL_GATHER_MS;
+    move(s, t, GATHERING);
+}
+
+/* What was refused rests, unless somebody asks anew or nobody wishes it any more. */
+static bool rests(const struct nl_topic *t) {
+    return t->place == REFUSED && t->waiting == NULL && wished(t) && !t->unsure;
+}
+
 /* Brings a topic without a request in flight forward as far as it goes by itself. May free it. */
 static void settle(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_ms) {
     if (t->op != OP_NONE)
         return;
     apply_queue(s, t, now_ms);
     if (s->up && nl_subscriptions_due(t) != OP_NONE) {
-        /* What was refused rests, unless somebody asks anew or nobody wishes it any more. */
-        if (t->place != REFUSED || t->waiting != NULL || !wished(t))
+        if (nl_subscriptions_may_gather(t) && t->place != READY)
+            gather(s, t, now_ms);
+        else if (!rests(t))
             make_ready(s, t);
         return;
     }
     move(s, t, IDLE);
     restored(s, t);
     set_refused(s, t, t->refused && wished(t) && !t->held);
-    if (!wished(t))
+    if (!wished(t) && !nl_group_busy(t->group))
         topic_free(s, t);
 }
 
-/* How many requests of peer wait on t, as far as it matters: counted on the shorter of the two lists. */
-static uint64_t pending_on(const struct nl_peer *peer, const struct nl_topic *t) {
-    const struct nl_change *c;
-    uint64_t n = 0;
-
-    if (peer->change_count <= t->change_count) {
-        DL_FOREACH2(peer->changes, c, of_peer_next)
-            n += c->topic == t;
-        return n;
-    }
-    DL_FOREACH(t->queue, c)
-        n += c->peer == peer;
-    DL_FOREACH(t->waiting, c)
-        n += c->peer == peer;
-    return n;
-}
-
-/* Why the request cannot even wait; NULL = it can. */
-static const char *turned_away(const struct nl_subscriptions *s, const struct nl_peer *peer,
-                               const struct nl_request *request) {
-    const struct nl_topic *t = nl_subscriptions_find(s, request->topic);
-    uint64_t per_client = s->limits.pending_per_client, per_topic = s->limits.pending_per_topic;
-
-    if (per_client != 0 && peer->change_count >= per_client)
-        return pending_hint;
-    if (per_topic != 0 && t != NULL && peer->change_count >= per_topic && t->change_count >= per_topic &&
-        pending_on(peer, t) >= per_topic)
-        return pending_hint;
-    if (request->type == NL_REQUEST_UNSUBSCRIBE || peer->change_count == 0)
-        return NULL; /* judged when it is applied */
-    return bytes_fit(s, peer, nl_wishes_cost(&request->filters)) ? NULL : bytes_hint;
+static void group_over(void *ctx, void *owner, uint64_t now_ms) {
+    settle(ctx, owner, now_ms);
 }
 
 static void turn_away(struct nl_subscriptions *s, struct nl_peer *peer, const struct nl_request *request,
@@ -499,7 +504,7 @@ static void join_ready(struct nl_subscriptions *s, struct nl_topic *t, struct nl
 
 void nl_subscriptions_request(struct nl_subscriptions *s, struct nl_peer *peer, struct nl_request *request,
                               uint64_t now_ms) {
-    const char *why = turned_away(s, peer, request);
+    const char *why = nl_subscriptions_turned_away(s, peer, request);
     struct nl_topic *t;
     struct nl_change *c;
 
@@ -554,16 +559,23 @@ static bool send_request(struct nl_subscriptions *s, struct nl_turn *turn, uint6
 
 static void granted(struct nl_subscriptions *s, struct nl_topic *t, uint64_t now_ms) {
     enum op op = t->op;
+    bool was_held = t->held;
 
     nl_subscriptions_conclude(t, true);
     t->held = op != OP_UNSUBSCRIBE;
+    if (op != OP_SET_FILTERS)
+        nl_subscriptions_hold_mode(t, t->held);
     t->qos = op == OP_SUBSCRIBE ? t->asked_qos : 1;
     t->settled_ms = now_ms;
     nl_seen_deinit(&t->keys);
     move(s, t, IDLE);
     restored(s, t);
     set_refused(s, t, false);
+    t->unsure = false;
+    if (op == OP_SUBSCRIBE)
+        nl_subscriptions_renewed(s, t, was_held, now_ms);
     settle(s, t, now_ms);
+    s->renewed = NULL;
 }
 
 /*
@@ -616,8 +628,9 @@ static void refused(struct nl_subscriptions *s, struct nl_topic *t, const struct
     enum op op = t->op;
 
     nl_subscriptions_conclude(t, false);
-    if (op != OP_SET_FILTERS ||
-        (frame != NULL && nl_slice_equal(frame->error, nl_slice_str("not_subscribed"))))
+    t->unsure = op == OP_SUBSCRIBE && t->held;
+    if (!t->unsure && (op != OP_SET_FILTERS ||
+                       (frame != NULL && nl_slice_equal(frame->error, nl_slice_str("not_subscribed")))))
         nl_subscriptions_forget(t);
     refuse_waiting(s, t, frame, error);
     if (!t->held)
@@ -711,6 +724,7 @@ static bool fence_lost(struct nl_subscriptions *s, uint64_t now_ms) {
 }
 
 void nl_subscriptions_run(struct nl_subscriptions *s, uint64_t now_ms) {
+    nl_groups_run(&s->groups, now_ms);
     if (!s->up)
         return;
     while (expired(s->lists[IN_FLIGHT], now_ms))
@@ -719,11 +733,13 @@ void nl_subscriptions_run(struct nl_subscriptions *s, uint64_t now_ms) {
         return;
     while (expired(s->lists[REFUSED], now_ms))
         make_ready(s, s->lists[REFUSED]);
+    while (expired(s->lists[GATHERING], now_ms))
+        make_ready(s, s->lists[GATHERING]);
     send_ready(s, now_ms);
 }
 
 uint64_t nl_subscriptions_next(const struct nl_subscriptions *s) {
-    static const enum place timed[] = {IN_FLIGHT, ABANDONED, REFUSED};
+    static const enum place timed[] = {GATHERING, IN_FLIGHT, ABANDONED, REFUSED};
     uint64_t next = UINT64_MAX;
 
     if (nl_turns_next(&s->turns) != NULL)
@@ -779,10 +795,12 @@ void nl_subscriptions_down(struct nl_subscriptions *s, uint64_t now_ms) {
     struct nl_topic *t, *tmp;
 
     s->up = false;
+    nl_hydrations_clear(&s->hydrations);
     HASH_ITER(hh, s->topics, t, tmp) {
         if (t->op != OP_NONE)
             nl_subscriptions_conclude(t, false);
         nl_subscriptions_forget(t);
+        nl_subscriptions_interrupted(t, now_ms);
         move(s, t, IDLE);
         settle(s, t, now_ms);
     }
@@ -792,7 +810,7 @@ void nl_subscriptions_down(struct nl_subscriptions *s, uint64_t now_ms) {
 
 /* Filters that only work where the broker tells them. */
 static bool unservable(const struct nl_topic *t) {
-    return t->wishes.filtered > 0 && nl_subscriptions_wants_all(t);
+    return t->mode == NULL && t->wishes.filtered > 0 && nl_subscriptions_wants_all(t);
 }
 
 /* Refuses all that waits of one subscription, which is as before. */

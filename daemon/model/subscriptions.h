@@ -20,6 +20,23 @@
  * answers in order: then it was ignored). A heartbeat that does not come back within fence_timeout while
  * other frames do is the end of the link: nothing else would free the topic for those who ask next.
  *
+ * Late joiners. The broker sends the retained messages of a topic, and the hydration, to who subscribes. A
+ * client that joins a topic which is subscribed already, or adds a filter that upstream has already, gets
+ * them by a second subscribe with what is wished by then:
+ *
+ *   topic:  idle --(a late joiner)--> gathering --(NL_GATHER_MS)--> ready --> in flight --(answer)--> idle
+ *           gathering --(other filters are needed)--> ready
+ *
+ * All that join until it is sent share it, and so do those whose requests waited behind it. A late joiner is
+ * answered when it is confirmed; what it brings goes to those to whom it is new (grants, see wishes.h). When
+ * it is refused nobody knows whether the broker still has the subscription: setFilters with what it should
+ * have changes nothing if so, and tells if not.
+ *
+ * late_join says when: always, never, or (auto) unless the last message of the topic had no msgId, as then
+ * everybody would have all retained messages again. A client that is given nothing is told
+ * "lateJoin":"none". Who comes with new filters only gets their retained messages by setFilters; it is a late
+ * joiner only where the topic is known to have a hydration.
+ *
  * What clients hold and what waits is bounded in number and in bytes, by client and by user. Beyond that a
  * request is limit_reached; but while nothing else of a client waits it may always make its filters fewer.
  *
@@ -31,7 +48,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/model/groups.h"
 #include "daemon/model/peer.h"
+#include "daemon/model/settings.h"
 #include "daemon/model/wishes.h"
 #include "protocol/frame.h"
 #include "protocol/line.h"
@@ -39,6 +58,7 @@
 #include "protocol/request.h"
 
 #define NL_GRANT_MS 5000  /* how long after a subscribe or added filter retained messages may come */
+#define NL_GATHER_MS 50   /* how long late joiners wait for others */
 #define NL_SETTLE_MS 5000 /* how long after a change upstream a message may be a retained one */
 
 /*
@@ -74,6 +94,10 @@ struct nl_subscriptions_ops {
     void (*answer)(void *ctx, struct nl_peer *peer, struct nl_line *line);
     /* An error event for a holder. Takes over line. */
     void (*error)(void *ctx, struct nl_peer *peer, struct nl_line *line);
+    /* As in nl_groups_ops. */
+    void (*hand)(void *ctx, struct nl_peer *peer, const struct nl_handout *h);
+    void (*event)(void *ctx, struct nl_peer *peer, enum nl_event event, struct nl_line *line);
+    void (*wake)(void *ctx);
     void *ctx;
 };
 
@@ -88,6 +112,7 @@ struct nl_subscriptions_limits {
     uint64_t bytes_per_client;   /* nl_peer.wish_bytes, of a client and of all clients of its user */
     uint64_t bytes_per_uid;
     uint8_t qos; /* of a subscribe that says none */
+    enum nl_late_join late_join;
 };
 
 struct nl_subscriptions;
@@ -139,10 +164,15 @@ void nl_subscriptions_fence_passed(struct nl_subscriptions *s, uint64_t fence, u
 void nl_subscriptions_run(struct nl_subscriptions *s, uint64_t now_ms);
 uint64_t nl_subscriptions_next(const struct nl_subscriptions *s); /* UINT64_MAX = no need */
 
-/* A message of the broker. *known tells whether the topic is one that somebody asked for. Returns how many
- * clients got it. */
-unsigned nl_subscriptions_deliver(struct nl_subscriptions *s, const struct nl_frame *message, uint64_t serial,
-                                  uint64_t now_ms, nl_receive_fn *receive, void *ctx, bool *known);
+/* A message of the broker. *known tells whether the topic is one that somebody asked for. receipt: what is to
+ * be told who has it; may be NULL. Returns how many clients got it, or wait for it. */
+unsigned nl_subscriptions_deliver(struct nl_subscriptions *s, const struct nl_frame *message,
+                                  struct nl_receipt *receipt, uint64_t serial, uint64_t now_ms,
+                                  nl_receive_fn *receive, void *ctx, bool *known);
+
+/* A hydration of the broker, for those who wait for one; see hydration.h. Returns how many clients got it. */
+unsigned nl_subscriptions_hydrate(struct nl_subscriptions *s, const struct nl_frame *frame, uint64_t serial,
+                                  uint64_t now_ms, nl_receive_fn *receive, void *ctx);
 
 /* A message of a local client (except), published with this key (NULL = no filter). token: a hash that stands
  * for the msgId of a retained message until it is known; 0 = not retained. */
@@ -168,6 +198,20 @@ uint64_t nl_subscriptions_oldest(const struct nl_subscriptions *s);
 /* When the upstream subscription changed, if that is so lately that the broker may send retained messages for
  * it; 0 = it did not. */
 uint64_t nl_subscriptions_changed(const struct nl_subscriptions *s, struct nl_slice topic, uint64_t now_ms);
+
+/* Has the broker, or will it have with the next frame, a load-balanced subscription of ours to the topic? */
+bool nl_subscriptions_grouped(const struct nl_subscriptions *s, struct nl_slice topic);
+
+/* replayStart or replayEnd: for all who are in a group, topic by topic, in order with the messages. */
+void nl_subscriptions_replay(struct nl_subscriptions *s, const struct nl_frame *frame, uint64_t now_ms);
+
+/* An ack or batchAck. False: the client has nothing of one that it names, and nothing is acknowledged. */
+bool nl_subscriptions_acknowledge(struct nl_subscriptions *s, const struct nl_peer *peer,
+                                  const struct nl_request *r);
+
+/* When nl_subscriptions_run() is due for messages that wait, link or not; 0 = now, UINT64_MAX = no need. */
+uint64_t nl_subscriptions_groups_next(const struct nl_subscriptions *s);
+uint64_t nl_subscriptions_lost(const struct nl_subscriptions *s); /* messages of groups that nobody got */
 
 enum nl_reported nl_subscriptions_reported(const struct nl_subscriptions *s);
 uint64_t nl_subscriptions_topics(const struct nl_subscriptions *s);  /* topics that somebody wishes */

@@ -32,7 +32,7 @@ static bool surely_live(const struct nl_subscriptions *s, struct nl_topic *t, co
 /* What a message's filter field tells about the broker. */
 static void learn_reported(struct nl_subscriptions *s, struct nl_topic *t, const struct nl_delivery *d,
                            const struct nl_frame *message, uint64_t now_ms) {
-    if (!s->learns || s->reported == NL_REPORTED_NO)
+    if (!s->learns || t->held_mode != NULL || s->reported == NL_REPORTED_NO)
         return;
     if (d->hidden)
         nl_subscriptions_hidden(s, now_ms);
@@ -51,10 +51,34 @@ static void read_filter(struct nl_delivery *d, const struct nl_frame *message) {
         d->key = filter;
 }
 
-unsigned nl_subscriptions_deliver(struct nl_subscriptions *s, const struct nl_frame *message, uint64_t serial,
-                                  uint64_t now_ms, nl_receive_fn *receive, void *ctx, bool *known) {
+/* One for a subscription that acknowledges by hand. */
+struct arrival {
+    struct nl_group_message a;
+    uint64_t now_ms;
+};
+
+static void hand(void *ctx, struct nl_subscription *sub) {
+    const struct arrival *arrival = ctx;
+
+    nl_group_take(sub->worker->group, &arrival->a, arrival->now_ms);
+}
+
+/* To the group of a topic, or to all who wish it. */
+static unsigned deliver(struct nl_topic *t, struct nl_delivery *d, struct arrival *arrival,
+                        nl_receive_fn *receive, void *ctx) {
+    if (t->group != NULL)
+        return nl_group_take(t->group, &arrival->a, arrival->now_ms);
+    d->hand = hand;
+    d->hand_ctx = arrival;
+    return nl_wishes_deliver(&t->wishes, d, arrival->now_ms, receive, ctx);
+}
+
+unsigned nl_subscriptions_deliver(struct nl_subscriptions *s, const struct nl_frame *message,
+                                  struct nl_receipt *receipt, uint64_t serial, uint64_t now_ms,
+                                  nl_receive_fn *receive, void *ctx, bool *known) {
     struct nl_topic *t = NL_FRAME_HAS(message, topic) ? nl_subscriptions_find(s, message->topic) : NULL;
     struct nl_delivery d = {.serial = serial};
+    struct arrival arrival;
 
     *known = t != NULL;
     if (t == NULL)
@@ -62,11 +86,28 @@ unsigned nl_subscriptions_deliver(struct nl_subscriptions *s, const struct nl_fr
     read_filter(&d, message);
     if (NL_FRAME_HAS(message, msg_id) && message->msg_id.len > 0)
         d.msg_hash = nl_seen_hash(message->msg_id, s->seed);
+    t->no_msg_ids = d.msg_hash == 0;
     d.settling = settling(t, now_ms);
     learn_reported(s, t, &d, message, now_ms);
     /* What was learnt can have taken the last wish away. */
     t = nl_subscriptions_find(s, message->topic);
-    return t == NULL ? 0 : nl_wishes_deliver(&t->wishes, &d, now_ms, receive, ctx);
+    if (t == NULL)
+        return 0;
+    arrival = (struct arrival){.a = {.frame = message,
+                                     .key = d.key,
+                                     .msg_hash = d.msg_hash,
+                                     .settling = d.settling,
+                                     .serial = serial,
+                                     .receipt = receipt},
+                               .now_ms = now_ms};
+    return deliver(t, &d, &arrival, receive, ctx);
+}
+
+unsigned nl_subscriptions_hydrate(struct nl_subscriptions *s, const struct nl_frame *frame, uint64_t serial,
+                                  uint64_t now_ms, nl_receive_fn *receive, void *ctx) {
+    if (!NL_FRAME_HAS(frame, topic))
+        return 0;
+    return nl_hydrations_take(&s->hydrations, frame->topic, serial, now_ms, receive, ctx);
 }
 
 static struct nl_slice key_slice(const char *filter_key) {
@@ -80,7 +121,8 @@ unsigned nl_subscriptions_deliver_local(struct nl_subscriptions *s, struct nl_sl
     struct nl_delivery d = {
         .serial = serial, .except = except, .key = key_slice(filter_key), .msg_hash = token};
 
-    return t == NULL ? 0 : nl_wishes_deliver(&t->wishes, &d, now_ms, receive, ctx);
+    /* A group's messages are those that the broker gives to this member of it, no others. */
+    return t == NULL || t->group != NULL ? 0 : nl_wishes_deliver(&t->wishes, &d, now_ms, receive, ctx);
 }
 
 bool nl_subscriptions_upstream_matches(const struct nl_subscriptions *s, struct nl_slice topic,
@@ -89,7 +131,7 @@ bool nl_subscriptions_upstream_matches(const struct nl_subscriptions *s, struct 
     struct nl_slice key = key_slice(filter_key);
     struct nl_key *found = NULL;
 
-    if (t == NULL || !t->held)
+    if (t == NULL || !t->held || t->held_mode != NULL)
         return false;
     if (key.len > 0)
         HASH_FIND(hh, t->wishes.keys, key.ptr, key.len, found);

@@ -8,7 +8,7 @@ bool nl_subscriptions_wants_all(const struct nl_topic *t) {
     return t->wishes.everything.wishes > 0 || t->wishes.wished_keys > NL_FILTERS_MAX;
 }
 
-static bool upstream_fits(const struct nl_topic *t) {
+bool nl_subscriptions_upstream_fits(const struct nl_topic *t) {
     bool all = nl_subscriptions_wants_all(t);
     struct nl_key *key, *tmp;
 
@@ -28,7 +28,14 @@ enum op nl_subscriptions_due(const struct nl_topic *t) {
         return t->held ? OP_UNSUBSCRIBE : OP_NONE;
     if (!t->held)
         return OP_SUBSCRIBE;
-    return upstream_fits(t) ? OP_NONE : OP_SET_FILTERS;
+    /* A subscribe would do it, too; but then nothing tells which mode a message of the time between is. */
+    if (!nl_subscriptions_mode_held(t))
+        return OP_UNSUBSCRIBE;
+    if (t->unsure)
+        return OP_SET_FILTERS;
+    if (t->late > 0)
+        return OP_SUBSCRIBE;
+    return nl_subscriptions_upstream_fits(t) ? OP_NONE : OP_SET_FILTERS;
 }
 
 /* Notes for each key what the request asks for, and packs the filters that go with it. */
@@ -74,6 +81,10 @@ void nl_subscriptions_describe(struct nl_subscriptions *s, struct nl_topic *t, e
     if (op == OP_SUBSCRIBE) {
         t->asked_qos = wished_qos(t);
         NL_FRAME_SET(frame, qos, t->asked_qos);
+        if (t->mode != NULL)
+            NL_FRAME_SET(frame, load_balance, true);
+        if (t->mode != NULL && t->mode[0] != '\0')
+            NL_FRAME_SET(frame, load_balance_group, nl_slice_str(t->mode));
     }
     /* An empty list means everything to setFilters, which is not answered without one. */
     if (op == OP_SET_FILTERS || (op == OP_SUBSCRIBE && !t->wishes.everything.asked))
@@ -107,7 +118,8 @@ void nl_subscriptions_conclude(struct nl_topic *t, bool granted) {
 void nl_subscriptions_forget(struct nl_topic *t) {
     struct nl_key *key, *tmp;
 
-    t->held = false;
+    t->held = t->unsure = false;
+    nl_subscriptions_hold_mode(t, false);
     t->wishes.everything.upstream = false;
     HASH_ITER(hh, t->wishes.keys, key, tmp) {
         key->upstream = false;

@@ -255,20 +255,56 @@ static void settled(struct nl_subscription *sub) {
     charge(sub);
 }
 
-bool nl_wishes_confirm(struct nl_subscription *sub) {
+static void grant(struct nl_subscription *sub, struct nl_interest *i, uint64_t now_ms, uint64_t until_ms) {
+    if (sub->grant_until_ms <= now_ms)
+        nl_seen_deinit(&sub->granted);
+    i->grant_until_ms = sub->grant_until_ms = until_ms;
+}
+
+void nl_wishes_confirm(struct nl_subscription *sub, uint64_t now_ms, uint64_t grant_until_ms) {
     struct nl_interest *i, *tmp;
-    bool added = false;
 
     LL_FOREACH_SAFE(sub->interests, i, tmp) {
         if (i->state == NL_LEAVING) {
             drop(sub, i);
         } else if (i->state == NL_ADDING) {
             i->state = NL_HELD;
-            added = true;
+            if (!i->declined)
+                grant(sub, i, now_ms, grant_until_ms);
+            i->declined = false;
         }
     }
     settled(sub);
-    return added;
+}
+
+void nl_wishes_suspend_grants(struct nl_wishes *w, uint64_t now_ms) {
+    struct nl_subscription *sub;
+    struct nl_interest *i;
+
+    DL_FOREACH2(w->subscriptions, sub, topic_next) {
+        if (sub->grant_until_ms > now_ms)
+            sub->grant_until_ms = NL_GRANT_PENDING;
+        LL_FOREACH(sub->interests, i) {
+            i->declined = false;
+            if (i->grant_until_ms > now_ms)
+                i->grant_until_ms = NL_GRANT_PENDING;
+        }
+    }
+}
+
+void nl_wishes_begin_grants(struct nl_wishes *w, uint64_t grant_until_ms) {
+    struct nl_subscription *sub;
+    struct nl_interest *i;
+
+    DL_FOREACH2(w->subscriptions, sub, topic_next) {
+        if (sub->grant_until_ms != NL_GRANT_PENDING)
+            continue;
+        sub->grant_until_ms = grant_until_ms;
+        LL_FOREACH(sub->interests, i) {
+            if (i->grant_until_ms == NL_GRANT_PENDING)
+                i->grant_until_ms = grant_until_ms;
+        }
+    }
 }
 
 void nl_wishes_undo(struct nl_subscription *sub) {
@@ -310,10 +346,11 @@ bool nl_wishes_served(const struct nl_subscription *sub, bool reported) {
     return true;
 }
 
-/* May a subscription have a message that the topic has seen before? Once each, while its grant lasts. */
-static bool granted(struct nl_subscription *sub, uint64_t hash, uint64_t now_ms) {
-    return sub->grant_until_ms > now_ms && !nl_seen_forgets(&sub->granted) &&
-           !nl_seen_has(&sub->granted, hash);
+/* May a client have a message that the topic has seen before? Once each, while the grant lasts. */
+static bool granted(const struct nl_interest *i, uint64_t hash, uint64_t now_ms) {
+    const struct nl_seen *had = &i->subscription->granted;
+
+    return i->grant_until_ms > now_ms && !nl_seen_forgets(had) && !nl_seen_has(had, hash);
 }
 
 static void note_granted(struct nl_subscription *sub, uint64_t hash, uint64_t now_ms) {
@@ -337,17 +374,39 @@ static unsigned deliver_to(struct nl_key *key, const struct nl_delivery *d, bool
 
         if (i->state == NL_ADDING || sub->peer->last_delivery == d->serial)
             continue;
-        if (seen && !granted(sub, d->msg_hash, now_ms))
+        if (seen && !granted(i, d->msg_hash, now_ms))
             continue;
         if (d->msg_hash != 0)
             note_granted(sub, d->msg_hash, now_ms);
         if (sub->peer == d->except)
             continue;
         sub->peer->last_delivery = d->serial;
-        receive(ctx, sub->peer);
+        if (sub->worker != NULL && d->hand != NULL)
+            d->hand(d->hand_ctx, sub);
+        else
+            receive(ctx, sub->peer);
         n++;
     }
     return n;
+}
+
+static void each_of(const struct nl_key *key, void (*each)(void *ctx, struct nl_subscription *sub),
+                    void *ctx) {
+    const struct nl_interest *i;
+
+    DL_FOREACH2(key->interests, i, key_next) {
+        if (i->state != NL_ADDING)
+            each(ctx, i->subscription);
+    }
+}
+
+void nl_wishes_each(const struct nl_wishes *w, struct nl_slice key,
+                    void (*each)(void *ctx, struct nl_subscription *sub), void *ctx) {
+    const struct nl_key *found = key.len == 0 ? NULL : key_find(w, (const char *)key.ptr, key.len);
+
+    each_of(&w->everything, each, ctx);
+    if (found != NULL)
+        each_of(found, each, ctx);
 }
 
 bool nl_wishes_seen(const struct nl_wishes *w, uint64_t msg_hash) {

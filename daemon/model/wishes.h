@@ -27,12 +27,20 @@
 #include "daemon/model/seen.h"
 #include "protocol/filter.h"
 
+/*
+ * A grant begins when the broker has confirmed the interest. One that is added while there is no link, or
+ * whose time the link did not live to see, begins when the topic is subscribed again.
+ */
+#define NL_GRANT_PENDING UINT64_MAX
+
 enum nl_interest_state { NL_ADDING, NL_HELD, NL_LEAVING };
 
 struct nl_interest {
     struct nl_subscription *subscription;
     struct nl_key *key;
     enum nl_interest_state state;
+    bool declined;                           /* ADDING: no grant for it once confirmed */
+    uint64_t grant_until_ms;                 /* until then retained messages seen before are new to it */
     struct nl_interest *key_prev, *key_next; /* in nl_key.interests */
     struct nl_interest *next;                /* in nl_subscription.interests */
 };
@@ -50,8 +58,11 @@ struct nl_key {
     UT_hash_handle hh;             /* in nl_wishes.keys; not for everything */
 };
 
+struct nl_worker;
+
 struct nl_subscription {
     struct nl_peer *peer;
+    struct nl_worker *worker; /* in a group (groups.h); NULL = it gets every message at once */
     struct nl_wishes *wishes;
     struct nl_filters filters; /* the wish */
     struct nl_filters *before; /* the wish that an unsettled change replaced; NULL = settled or fresh */
@@ -59,12 +70,15 @@ struct nl_subscription {
     bool unsettled;
     uint64_t cost; /* of filters and before, counted in nl_peer.wish_bytes */
     uint8_t qos;
-    uint32_t changes;              /* requests that wait for its settling */
-    struct nl_interest *interests; /* linked by next */
-    uint64_t grant_until_ms;       /* until then retained messages seen before are new to it */
-    struct nl_seen granted;        /* those it had meanwhile */
-    struct nl_subscription *topic_prev, *topic_next; /* in nl_wishes.subscriptions */
-    struct nl_subscription *peer_prev, *peer_next;   /* in nl_peer.subscriptions */
+    uint32_t changes;               /* requests that wait for its settling */
+    struct nl_interest *interests;  /* linked by next */
+    bool late;                      /* a late joiner: waits for another subscribe, see subscriptions.h */
+    uint64_t grant_until_ms;        /* the latest of its interests; NL_GRANT_PENDING: see there */
+    struct nl_seen granted;         /* retained messages it had meanwhile */
+    struct nl_hydration *hydration; /* that it waits for, see hydration.h; or NULL */
+    struct nl_subscription *hydration_prev, *hydration_next; /* in nl_hydration.waiting */
+    struct nl_subscription *topic_prev, *topic_next;         /* in nl_wishes.subscriptions */
+    struct nl_subscription *peer_prev, *peer_next;           /* in nl_peer.subscriptions */
 };
 
 struct nl_wishes {
@@ -73,6 +87,7 @@ struct nl_wishes {
     struct nl_subscription *subscriptions; /* linked by topic_prev, topic_next */
     uint32_t wished_keys;                  /* keys with wishes, without everything */
     uint32_t filtered;                     /* subscriptions that wish filters */
+    bool hydrates;                         /* a hydration has come for the topic */
     struct nl_seen seen;
     struct nl_seen
         retained; /* those that came, or may have come, as retained ones, which come again and again */
@@ -105,8 +120,13 @@ struct nl_subscription *nl_wishes_add(struct nl_wishes *w, struct nl_peer *peer,
 /* Changes the wish; takes over the content of filters (left empty). The subscription is unsettled after. */
 void nl_wishes_change(struct nl_subscription *sub, struct nl_filters *filters);
 
-/* Settles: what was asked for holds. Returns whether something was added. */
-bool nl_wishes_confirm(struct nl_subscription *sub);
+/* Settles: what was asked for holds. What was added, and not declined, has a grant until then. */
+void nl_wishes_confirm(struct nl_subscription *sub, uint64_t now_ms, uint64_t grant_until_ms);
+
+/* The link is gone: the grants that last still are pending, and nothing is declined. The topic is subscribed
+ * again: those begin. */
+void nl_wishes_suspend_grants(struct nl_wishes *w, uint64_t now_ms);
+void nl_wishes_begin_grants(struct nl_wishes *w, uint64_t grant_until_ms);
 
 /* Settles: all is as before. Not for a fresh subscription, which has no before: that one is removed. */
 void nl_wishes_undo(struct nl_subscription *sub);
@@ -129,6 +149,9 @@ struct nl_delivery {
     bool settling;                /* upstream has changed lately: it may be a retained one */
     const struct nl_peer *except; /* who published it; or NULL */
     uint64_t serial;              /* of this message; a peer gets each serial once */
+    /* For a subscription with a worker, in the place of receive; or NULL. */
+    void (*hand)(void *ctx, struct nl_subscription *sub);
+    void *hand_ctx;
 };
 
 /* Was a message with this hash of its msgId delivered on the topic before? */
@@ -140,9 +163,13 @@ bool nl_wishes_seen(const struct nl_wishes *w, uint64_t msg_hash);
  */
 void nl_wishes_note(struct nl_wishes *w, uint64_t msg_hash, uint64_t token, uint64_t now_ms);
 
+/* Calls each for the subscriptions that get messages with this key (len 0 = none), as it is now. */
+void nl_wishes_each(const struct nl_wishes *w, struct nl_slice key,
+                    void (*each)(void *ctx, struct nl_subscription *sub), void *ctx);
+
 /*
  * Calls receive for each client that gets the message. A message seen before goes only to
- * clients with a grant. Returns how many got it.
+ * interests with a grant, once to each client. Returns how many got it.
  */
 typedef void nl_receive_fn(void *ctx, struct nl_peer *peer);
 unsigned nl_wishes_deliver(struct nl_wishes *w, const struct nl_delivery *d, uint64_t now_ms,

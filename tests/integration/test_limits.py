@@ -8,6 +8,7 @@ import resource
 import select
 import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -217,13 +218,16 @@ def test_a_thousand_clients_at_once(broker: Broker) -> None:
     with Daemon({"default": alice(broker.url)}, {"max_clients": 1100}) as daemon:
         daemon.wait_status()
         clients = [daemon.client() for _ in range(1000)]
+        began = time.monotonic()
         for client in clients:
             client.send(type="subscribe", topic=TOPIC, id=1)
         for client in clients:
             assert client.receive(id=1)["type"] == "subscribed"
+        took = time.monotonic() - began
         with daemon.client() as publisher:
             publisher.ok(type="publish", topic=TOPIC, data="to all")
         for client in clients:
             client.message("to all")
             client.close()
-    assert len(broker.received("subscribe")) == 1
+    # The first one, and one for all that come late within 50 ms.
+    assert len(broker.received("subscribe")) <= 2 + took / 0.05

@@ -222,12 +222,14 @@ def stuck(peer):
 
 # The command line
 
-VERBS = ["sub", "pub", "status", "sessions", "ping", "raw"]
+VERBS = ["sub", "pub", "presence", "lobby", "status", "sessions", "ping", "raw"]
 FLAGS = {
     "sub": ["-t, --topic", "--filter", "--group", "-q, --qos", "-C, --count", "-v, --verbose", "-F, --format",
             "-N, --no-newline", "--bytes", "--json", "-E, --only-subscribe", "--retry", "--quiet", "-d, --debug", "--session"],
     "pub": ["-t, --topic", "-m, --message", "-f, --file", "-s, --stdin", "-l, --lines", "--jsonl", "-n, --null",
             "--string", "--bytes", "--filter", "-q, --qos", "-r, --retain", "--json", "--quiet", "--session"],
+    "presence": ["-m, --message", "-C, --count", "-d, --debug", "--json", "--quiet", "--session"],
+    "lobby": ["-C, --count", "--json", "--quiet", "--session"],
     "status": ["    --session", "--exit-code", "--json"],
     "sessions": ["--json"],
     "ping": ["--json"],
@@ -250,10 +252,9 @@ def test_short_help(args):
     assert nolag(None, *args).stdout == nolag(None, "--help").stdout != b""
 
 
-def test_help_says_what_does_not_work():
+def test_help_says_what_to_expect():
     text = nolag(None, "sub", "--help").stdout.decode()
     assert re.search(r"%f .*several as a\|b$", text, re.M)
-    assert re.search(r"--group .*not_supported$", text, re.M)
     assert "nothing while nobody else" in text
 
 
@@ -908,7 +909,9 @@ def test_the_line_of_a_publish_to_several_topics(path):
     ([], {}), (["-q", "2"], {"qos": 2}), (["--filter", "a"], {"filters": ["a"]}),
     (["--filter", "a", "--filter", '["b", "c"]'], {"filters": ["a", ["b", "c"]]}),
     (["--filter", '[ "a","b" ]'], {"filters": [["a", "b"]]}),
-    (["--group", "workers"], {"loadBalance": True, "loadBalanceGroup": "workers"})])
+    (["--group", "workers"], {"loadBalance": True, "loadBalanceGroup": "workers"}),
+    (["--group", "workers", "--ack", "manual", "--prefetch", "5"],
+     {"loadBalance": True, "loadBalanceGroup": "workers", "ack": "manual", "prefetch": 5})])
 def test_fields_of_a_subscribe(path, flags, fields):
     def script(peer):
         next(iter(peer))
@@ -917,6 +920,30 @@ def test_fields_of_a_subscribe(path, flags, fields):
     d, result = with_script(path, script, "sub", "-t", TOPIC, "-C", "1", *flags)
     assert result.returncode == 0
     assert d.requests == [{"type": "subscribe", "id": 1, "topic": TOPIC, **fields}]
+
+
+def test_acknowledges_what_is_written_out(path):
+    def script(peer):
+        requests = iter(peer)
+        peer.send(answer(next(requests)))
+        for n in (1, 2, 3):
+            peer.send({"type": "message", "topic": TOPIC, "data": n, "ackId": 10 + n})
+        next(requests)
+        last = next(requests)
+        peer.send({"type": "acknowledged", "id": last["id"]})
+        silent(peer)
+    d, result = with_script(path, script, "sub", "-t", TOPIC, "--ack", "manual", "-C", "2")
+    assert result.returncode == 0 and result.stdout == b"1\n2\n"
+    assert d.requests[1:] == [{"type": "ack", "ackId": 11}, {"type": "ack", "ackId": 12, "id": "last"}]
+
+
+@pytest.mark.parametrize("flags, why", [
+    (["--ack", "yes"], b"--ack is manual or auto"), (["--prefetch", "2"], b"--prefetch needs --ack manual"),
+    (["--ack", "auto", "--prefetch", "2"], b"--prefetch needs --ack manual"),
+    (["--ack", "manual", "--prefetch", "0"], b"from 1 to 10000")])
+def test_wrong_acks(path, flags, why):
+    result = nolag(path, "sub", "-t", TOPIC, *flags)
+    assert result.returncode == 2 and why in result.stderr
 
 
 def test_filters_go_with_every_topic(path):

@@ -31,7 +31,7 @@ def drop(broker: Broker, client: Client) -> None:
 
 def check_nothing_came(broker: Broker, *clients: Client) -> None:
     """Proven by a message behind it on the same connection."""
-    broker.inject(frame={"type": "message", "topic": TOPIC, "data": "behind", "filter": "a"}, token="tok-alice")
+    broker.inject(frame=message("behind", msgId=f"behind{time.monotonic()}"), token="tok-alice")
     for client in clients:
         client.message("behind")
         client.nothing_else()

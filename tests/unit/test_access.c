@@ -24,7 +24,8 @@ static bool permits(uid_t uid, enum nl_right right, const char **why) {
 }
 
 static void everyone_may_use_the_sessions(void **state) {
-    static const enum nl_right rights[] = {NL_RIGHT_SESSION, NL_RIGHT_SUBSCRIBE, NL_RIGHT_PUBLISH};
+    static const enum nl_right rights[] = {NL_RIGHT_SESSION, NL_RIGHT_SUBSCRIBE, NL_RIGHT_PUBLISH,
+                                           NL_RIGHT_PRESENCE};
     const char *why;
 
     (void)state;

@@ -193,6 +193,8 @@ static void test_daemon_defaults(void **state) {
     assert_int_equal(d->max_clients_per_uid, 0);
     assert_int_equal(d->max_subscriptions, 10000);
     assert_int_equal(d->max_subscriptions_per_uid, 0);
+    assert_int_equal(d->max_watches, 100);
+    assert_int_equal(d->max_watches_per_uid, 1000);
     assert_int_equal(d->line_limit, 2 << 20);
     assert_int_equal(d->depth_limit, 64);
     assert_int_equal(d->client_output_limit, 8 << 20);
@@ -220,9 +222,11 @@ static void expect_session_defaults(const struct nl_session_config *s) {
     assert_int_equal(s->auth_timeout_ms, 10000);
     assert_int_equal(s->request_timeout_ms, 10000);
     assert_int_equal(s->refused_interval_ms, 60000);
+    assert_int_equal(s->presence_poll_interval_ms, 10000);
     assert_int_equal(s->qos, 1);
     assert_int_equal(s->filters_reported, NL_AUTO);
     assert_int_equal(s->own_messages, NL_OWN_NEVER);
+    assert_int_equal(s->late_join, NL_LATE_AUTO);
     assert_int_equal(s->publish_rate, 50);
     assert_int_equal(s->outbox_max_messages, 10000);
     assert_int_equal(s->outbox_max_bytes, 64 << 20);
@@ -299,6 +303,8 @@ static const struct bounds {
     {"max_clients", "1", "1000000", 1, 1000000, "0", "1000001"},
     {"max_clients_per_uid", "0", "1000000", 0, 1000000, NULL, "1000001"},
     {"max_subscriptions", "1", "1000000", 1, 1000000, "0", "1000001"},
+    {"max_watches", "1", "1000000", 1, 1000000, "0", "1000001"},
+    {"max_watches_per_uid", "0", "100000000", 0, 100000000, NULL, "100000001"},
     {"max_subscriptions_per_uid", "0", "100000000", 0, 100000000, NULL, "100000001"},
     {"line_limit", "1KiB", "16MiB", 1024, 16777216, "1023", "16777217"},
     {"depth_limit", "1", "64", 1, 64, "0", "65"},
@@ -318,6 +324,7 @@ static const struct bounds {
     {"auth_timeout", "10ms", "10m", 10, 600000, "9ms", "11m"},
     {"request_timeout", "10ms", "10m", 10, 600000, "9ms", "11m"},
     {"refused_interval", "10ms", "24h", 10, 86400000, "9ms", "25h"},
+    {"presence_poll_interval", "10ms", "1h", 10, 3600000, "9ms", "61m"},
     {"qos", "0", "2", 0, 2, NULL, "3"},
     {"publish_rate", "0", "1000000", 0, 1000000, NULL, "1000001"},
     {"outbox_max_messages", "1", "100000000", 1, 100000000, "0", "100000001"},
@@ -450,20 +457,24 @@ static void test_booleans(void **state) {
 
 static void test_choices(void **state) {
     (void)state;
-    expect_fine("[daemon]\nslow_consumer = drop\n" SESSION "filters_reported = yes\nown_messages = echo\n");
+    expect_fine("[daemon]\nslow_consumer = drop\n" SESSION
+                "filters_reported = yes\nown_messages = echo\nlate_join = none\n");
     assert_int_equal(config->daemon.slow_consumer, NL_SLOW_DROP);
     assert_int_equal(config->sessions[0].filters_reported, NL_YES);
     assert_int_equal(config->sessions[0].own_messages, NL_OWN_ECHO);
+    assert_int_equal(config->sessions[0].late_join, NL_LATE_NONE);
     expect_fine("[daemon]\nslow_consumer = disconnect\n" SESSION
                 "filters_reported = no\nown_messages = never\n");
     assert_int_equal(config->daemon.slow_consumer, NL_SLOW_DISCONNECT);
     assert_int_equal(config->sessions[0].filters_reported, NL_NO);
     assert_int_equal(config->sessions[0].own_messages, NL_OWN_NEVER);
-    expect_fine(SESSION "filters_reported = auto\n");
+    expect_fine(SESSION "filters_reported = auto\nlate_join = resubscribe\n");
+    assert_int_equal(config->sessions[0].late_join, NL_LATE_RESUBSCRIBE);
     assert_int_equal(config->sessions[0].filters_reported, NL_AUTO);
     expect_key_error(find("slow_consumer"), "Drop", "\"Drop\" is not one of disconnect, drop");
     expect_key_error(find("filters_reported"), "maybe", "\"maybe\" is not one of auto, yes, no");
     expect_key_error(find("own_messages"), "yes", "\"yes\" is not one of never, echo");
+    expect_key_error(find("late_join"), "yes", "\"yes\" is not one of auto, resubscribe, none");
 }
 
 static void test_log_level(void **state) {

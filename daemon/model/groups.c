@@ -1,0 +1,603 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/model/groups.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <utlist.h>
+
+#include "protocol/alloc.h"
+#include "protocol/object.h"
+
+/* The watch of one line. It may live longer than the message is that client's: then work is NULL. */
+struct ticket {
+    struct nl_line_watch watch; /* first */
+    struct nl_work *work;
+};
+
+/* A message that waits or is outstanding; or an event in its place among those that wait. */
+struct nl_work {
+    struct nl_group *group;
+    struct nl_worker *worker; /* NULL = it waits */
+    struct ticket *ticket;    /* its line is on the way */
+    struct nl_line *mark;     /* of an event; or */
+    enum nl_event event;
+    uint8_t *frame;
+    size_t len;
+    struct nl_slice key, msg_id; /* views into frame */
+    uint64_t msg_hash;
+    struct nl_receipt *receipt;
+    uint64_t order;      /* of arrival, over all groups */
+    uint64_t serial;     /* of the message */
+    uint64_t ack_id;     /* manual, outstanding */
+    uint64_t lost_at_ms; /* nobody's filters match: until then; 0 = somebody's do */
+    bool settling, redelivered;
+    struct nl_work *prev, *next; /* in nl_group.waiting or nl_worker.outstanding */
+    UT_hash_handle hh;           /* in nl_group.by_hash */
+    UT_hash_handle hh_ack;       /* in nl_groups.by_ack_id */
+    uint64_t msg_key;            /* see msg_key(); while it is in nl_groups.by_msg_id */
+    UT_hash_handle hh_msg;
+};
+
+/* ---- groups and their places ---- */
+
+void nl_groups_init(struct nl_groups *all, const struct nl_groups_ops *ops) {
+    *all = (struct nl_groups){.ops = *ops};
+}
+
+void nl_groups_deinit(struct nl_groups *all) {
+    for (int i = 0; i <= NL_GROUP_DIRTY; i++)
+        assert(all->lists[i] == NULL);
+    assert(all->by_ack_id == NULL && all->by_msg_id == NULL && all->bytes == 0);
+}
+
+static void move(struct nl_group *g, int place) {
+    if ((int)g->place == place)
+        return;
+    DL_DELETE(g->all->lists[g->place], g);
+    g->place = place;
+    DL_APPEND(g->all->lists[g->place], g);
+}
+
+void nl_group_touch(struct nl_group *g) {
+    bool wake = g->all->lists[NL_GROUP_DIRTY] == NULL;
+
+    move(g, NL_GROUP_DIRTY);
+    if (wake)
+        g->all->ops.wake(g->all->ops.ctx);
+}
+
+struct nl_group *nl_group_new(struct nl_groups *all, struct nl_wishes *wishes, struct nl_slice topic,
+                              bool shared, void *owner) {
+    struct nl_group *g = nl_calloc(1, sizeof(*g));
+
+    g->all = all;
+    g->wishes = wishes;
+    g->owner = owner;
+    g->topic = topic;
+    g->shared = shared;
+    DL_APPEND(all->lists[NL_GROUP_IDLE], g);
+    return g;
+}
+
+bool nl_group_busy(const struct nl_group *g) {
+    return g != NULL && g->messages > 0;
+}
+
+/* ---- a message's life ---- */
+
+/* Stands for the msgId at that client. */
+static uint64_t msg_key(const struct nl_peer *peer, uint64_t msg_hash) {
+    return msg_hash + peer->number * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static void note_ack_id(struct nl_work *work) {
+    struct nl_groups *all = work->group->all;
+
+    work->ack_id = ++all->ack_ids;
+    HASH_ADD(hh_ack, all->by_ack_id, ack_id, sizeof(work->ack_id), work);
+    if (work->msg_hash == 0)
+        return;
+    work->msg_key = msg_key(work->worker->subscription->peer, work->msg_hash);
+    HASH_ADD(hh_msg, all->by_msg_id, msg_key, sizeof(work->msg_key), work);
+}
+
+static void forget_ack_id(struct nl_work *work) {
+    struct nl_groups *all = work->group->all;
+
+    if (work->ack_id == 0)
+        return;
+    HASH_DELETE(hh_ack, all->by_ack_id, work);
+    if (work->msg_hash != 0)
+        HASH_DELETE(hh_msg, all->by_msg_id, work);
+    work->ack_id = 0;
+}
+
+/* Takes it away from its worker, or from those that wait. */
+static void unlink_work(struct nl_work *work) {
+    if (work->worker == NULL) {
+        DL_DELETE(work->group->waiting, work);
+        return;
+    }
+    forget_ack_id(work);
+    DL_DELETE(work->worker->outstanding, work);
+    work->worker->count--;
+    work->worker = NULL;
+    if (work->ticket != NULL)
+        work->ticket->work = NULL;
+    work->ticket = NULL;
+}
+
+static void work_free(struct nl_work *work) {
+    nl_line_unref(work->mark);
+    free(work->frame);
+    free(work);
+}
+
+/* Ends it. got: a client has it, so it is not taken again. */
+static void finish(struct nl_work *work, bool got) {
+    struct nl_group *g = work->group;
+    struct nl_receipt *receipt = work->receipt;
+
+    unlink_work(work);
+    if (g->shared && work->msg_hash != 0) {
+        HASH_DEL(g->by_hash, work);
+        if (got)
+            nl_seen_add(&g->wishes->seen, work->msg_hash);
+        if (got && work->settling)
+            nl_seen_add(&g->wishes->retained, work->msg_hash);
+    }
+    g->messages--;
+    g->bytes -= work->len;
+    g->all->bytes -= work->len;
+    work_free(work);
+    nl_receipt_release(receipt, got);
+}
+
+static void lose(struct nl_work *work) {
+    work->group->all->lost++;
+    finish(work, false);
+}
+
+static int by_order(const struct nl_work *a, const struct nl_work *b) {
+    return a->order < b->order ? -1 : a->order > b->order;
+}
+
+/* It waits again. What comes back is older than nearly all that waits. */
+static void give_back(struct nl_work *work) {
+    struct nl_group *g = work->group;
+
+    unlink_work(work);
+    work->redelivered = true;
+    DL_INSERT_INORDER(g->waiting, work, by_order);
+    nl_group_touch(g);
+}
+
+struct nl_group *nl_group_free(struct nl_group *g) {
+    struct nl_work *work, *tmp;
+
+    if (g == NULL)
+        return NULL;
+    assert(g->workers == NULL);
+    DL_FOREACH_SAFE(g->waiting, work, tmp) {
+        if (work->mark == NULL) {
+            g->all->lost += g->shared;
+            finish(work, false);
+        } else {
+            unlink_work(work);
+            work_free(work);
+        }
+    }
+    DL_DELETE(g->all->lists[g->place], g);
+    free(g);
+    return NULL;
+}
+
+/* ---- workers ---- */
+
+void nl_group_join(struct nl_group *g, struct nl_subscription *sub, bool manual, uint32_t prefetch) {
+    struct nl_worker *worker = nl_calloc(1, sizeof(*worker));
+
+    worker->subscription = sub;
+    worker->group = g;
+    worker->manual = manual;
+    worker->prefetch = prefetch;
+    worker->turn = g->all->turns;
+    sub->worker = worker;
+    DL_APPEND(g->workers, worker);
+}
+
+void nl_group_leave(struct nl_subscription *sub) {
+    struct nl_worker *worker = sub->worker;
+    struct nl_group *g = worker->group;
+
+    while (worker->outstanding != NULL)
+        give_back(worker->outstanding);
+    DL_DELETE(g->workers, worker);
+    sub->worker = NULL;
+    free(worker);
+    nl_group_touch(g);
+}
+
+static bool may_have_more(const struct nl_worker *worker, uint64_t now_ms) {
+    return !worker->failed && worker->rests_until_ms <= now_ms &&
+           (worker->prefetch == 0 || worker->count < worker->prefetch);
+}
+
+/* Who gets a message: the best so far, while all whose filters match are gone through. */
+struct choice {
+    struct nl_worker *best;
+    bool matched;
+    uint64_t now_ms;
+};
+
+static void consider(void *ctx, struct nl_subscription *sub) {
+    struct choice *c = ctx;
+    struct nl_worker *worker = sub->worker;
+
+    if (worker == NULL)
+        return;
+    c->matched = true;
+    if (!may_have_more(worker, c->now_ms))
+        return;
+    if (c->best == NULL || worker->count < c->best->count ||
+        (worker->count == c->best->count && worker->turn < c->best->turn))
+        c->best = worker;
+}
+
+static struct choice choose(const struct nl_group *g, struct nl_slice key, uint64_t now_ms) {
+    struct choice c = {.now_ms = now_ms};
+
+    if (g->shared)
+        nl_wishes_each(g->wishes, key, consider, &c);
+    else if (g->workers != NULL)
+        consider(&c, g->workers->subscription); /* the topic has matched it */
+    return c;
+}
+
+static bool anyone_may_have_more(const struct nl_group *g, uint64_t now_ms) {
+    const struct nl_worker *worker;
+
+    DL_FOREACH(g->workers, worker) {
+        if (may_have_more(worker, now_ms))
+            return true;
+    }
+    return false;
+}
+
+/* ---- handing out ---- */
+
+/* The line is gone: written, or thrown away. */
+static void on_line_end(struct nl_line_watch *watch) {
+    struct ticket *ticket = (struct ticket *)(void *)watch;
+    struct nl_work *work = ticket->work;
+    bool taken = watch->taken;
+
+    free(ticket);
+    if (work == NULL)
+        return;
+    work->ticket = NULL;
+    if (!taken) {
+        work->worker->failed = true;
+        give_back(work);
+    } else if (work->ack_id == 0) {
+        finish(work, true);
+    }
+}
+
+static void hand(struct nl_work *work, struct nl_worker *worker) {
+    struct nl_group *g = work->group;
+    struct ticket *ticket = nl_calloc(1, sizeof(*ticket));
+    struct nl_handout h = {.frame = nl_slice(work->frame, work->len),
+                           .redelivered = work->redelivered,
+                           .serial = work->serial,
+                           .watch = &ticket->watch};
+
+    unlink_work(work);
+    ticket->watch = (struct nl_line_watch){.holds = 1, .done = on_line_end};
+    ticket->work = work;
+    work->ticket = ticket;
+    work->worker = worker;
+    work->lost_at_ms = 0;
+    DL_APPEND(worker->outstanding, work);
+    worker->count++;
+    worker->turn = ++g->all->turns;
+    if (worker->manual) {
+        note_ack_id(work);
+        h.ack_id = work->ack_id;
+    }
+    g->all->ops.hand(g->all->ops.ctx, worker->subscription->peer, &h);
+    nl_line_watch_release(&ticket->watch, false); /* maybe it was thrown away already */
+}
+
+static void tell_workers(struct nl_group *g, enum nl_event event, struct nl_line *line) {
+    struct nl_worker *worker;
+
+    DL_FOREACH(g->workers, worker) {
+        g->all->ops.event(g->all->ops.ctx, worker->subscription->peer, event, nl_line_ref(line));
+    }
+}
+
+static void pass_mark(struct nl_work *work) {
+    unlink_work(work);
+    tell_workers(work->group, work->event, work->mark);
+    work_free(work);
+}
+
+/* Nobody's filters match: how long it waits for one whose do is counted from now on. Past that it is lost. */
+static void let_linger(struct nl_work *work, uint64_t now_ms) {
+    if (work->lost_at_ms == 0)
+        work->lost_at_ms = now_ms + NL_GROUP_LINGER_MS;
+    else if (work->lost_at_ms <= now_ms)
+        lose(work);
+}
+
+/* Hands out what can be. An event is not overtaken, and does not overtake. all: looks at each message, also
+ * when nobody may have more, for those that nobody's filters match. */
+static void hand_out(struct nl_group *g, bool all, uint64_t now_ms) {
+    struct nl_work *work, *tmp;
+
+    DL_FOREACH_SAFE(g->waiting, work, tmp) {
+        struct choice c;
+
+        if (work->mark != NULL && work != g->waiting)
+            return;
+        if (work->mark != NULL) {
+            pass_mark(work);
+            continue;
+        }
+        c = choose(g, work->key, now_ms);
+        if (c.best != NULL) {
+            hand(work, c.best);
+        } else if (!c.matched) {
+            let_linger(work, now_ms);
+        } else {
+            work->lost_at_ms = 0;
+            if (!all && !anyone_may_have_more(g, now_ms))
+                return;
+        }
+    }
+}
+
+static void tell_dropped(struct nl_group *g, uint64_t now_ms) {
+    struct nl_object o;
+    struct nl_line *line;
+
+    if (g->dropped == 0 || now_ms < g->told_ms + NL_GROUP_REST_MS)
+        return;
+    nl_object_begin(&o, "dropped");
+    nl_object_int(&o, "count", (int64_t)g->dropped);
+    nl_object_str(&o, "topic", g->topic);
+    line = nl_object_line(&o);
+    tell_workers(g, NL_EVENT_DROPPED, line);
+    nl_line_unref(line);
+    g->dropped = 0;
+    g->told_ms = now_ms;
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* When the passing of time alone changes something for the group. */
+static uint64_t group_due(const struct nl_group *g, uint64_t now_ms) {
+    uint64_t due = g->dropped > 0 ? g->told_ms + NL_GROUP_REST_MS : UINT64_MAX;
+    const struct nl_worker *worker;
+    const struct nl_work *work;
+
+    DL_FOREACH(g->waiting, work) {
+        /* One whose time is over stands behind an event: it is looked at when that is passed. */
+        if (work->lost_at_ms > now_ms)
+            due = earlier(due, work->lost_at_ms);
+    }
+    DL_FOREACH(g->workers, worker) {
+        if (g->waiting != NULL && worker->rests_until_ms > now_ms)
+            due = earlier(due, worker->rests_until_ms);
+    }
+    return due;
+}
+
+/* Brings the group forward as far as it goes now. */
+static void serve(struct nl_group *g, uint64_t now_ms) {
+    struct nl_worker *worker;
+
+    DL_FOREACH(g->workers, worker) {
+        if (worker->failed)
+            worker->rests_until_ms = now_ms + NL_GROUP_REST_MS;
+        worker->failed = false;
+    }
+    hand_out(g, true, now_ms);
+    tell_dropped(g, now_ms);
+}
+
+/* After serve(): puts the group where it is found again. A line that was thrown away at once has made it
+ * dirty anew. */
+static void put_away(struct nl_group *g, uint64_t now_ms) {
+    const struct nl_worker *worker;
+
+    DL_FOREACH(g->workers, worker) {
+        if (worker->failed) {
+            nl_group_touch(g);
+            return;
+        }
+    }
+    g->due_ms = group_due(g, now_ms);
+    move(g, g->due_ms == UINT64_MAX ? NL_GROUP_IDLE : NL_GROUP_TIMED);
+}
+
+void nl_groups_run(struct nl_groups *all, uint64_t now_ms) {
+    struct nl_group *g, *tmp, *last;
+
+    DL_FOREACH_SAFE(all->lists[NL_GROUP_TIMED], g, tmp) {
+        if (g->due_ms <= now_ms)
+            move(g, NL_GROUP_DIRTY);
+    }
+    /* One pass: who is dirty again is behind the others, and waits for the next run. */
+    last = all->lists[NL_GROUP_DIRTY] == NULL ? NULL : all->lists[NL_GROUP_DIRTY]->prev;
+    while ((g = all->lists[NL_GROUP_DIRTY]) != NULL) {
+        bool at_end = g == last;
+
+        serve(g, now_ms);
+        move(g, NL_GROUP_IDLE);
+        put_away(g, now_ms);
+        if (g->workers == NULL && g->messages == 0)
+            all->ops.over(all->ops.ctx, g->owner, now_ms);
+        if (at_end)
+            return;
+    }
+}
+
+uint64_t nl_groups_next(const struct nl_groups *all) {
+    uint64_t next = UINT64_MAX;
+    const struct nl_group *g;
+
+    if (all->lists[NL_GROUP_DIRTY] != NULL)
+        return 0;
+    DL_FOREACH(all->lists[NL_GROUP_TIMED], g) {
+        next = earlier(next, g->due_ms);
+    }
+    return next;
+}
+
+/* ---- taking messages ---- */
+
+static bool drop_oldest(struct nl_group *g) {
+    struct nl_work *work;
+
+    DL_FOREACH(g->waiting, work) {
+        if (work->mark != NULL)
+            continue;
+        g->dropped++;
+        lose(work);
+        nl_group_touch(g);
+        return true;
+    }
+    return false;
+}
+
+static struct nl_group *largest(const struct nl_groups *all) {
+    struct nl_group *g, *found = NULL;
+
+    for (int i = 0; i <= NL_GROUP_DIRTY; i++) {
+        DL_FOREACH(all->lists[i], g) {
+            if (found == NULL || g->bytes > found->bytes)
+                found = g;
+        }
+    }
+    return found;
+}
+
+static bool make_room(struct nl_group *g, uint64_t bytes) {
+    while (g->messages >= NL_GROUP_MESSAGES || g->bytes + bytes > NL_GROUP_BYTES)
+        if (!drop_oldest(g))
+            return false;
+    while (g->all->bytes + bytes > NL_GROUPS_BYTES)
+        if (!drop_oldest(largest(g->all)))
+            return false;
+    return true;
+}
+
+/* Was it done with before, or is it being? Then nothing more is to be done, but to acknowledge it again: the
+ * broker would not send it if it knew. */
+static bool had_before(struct nl_group *g, const struct nl_group_message *a) {
+    const struct nl_work *work;
+
+    if (!g->shared || a->msg_hash == 0)
+        return false;
+    HASH_FIND(hh, g->by_hash, &a->msg_hash, sizeof(a->msg_hash), work);
+    if (work != NULL)
+        return true;
+    if (!nl_wishes_seen(g->wishes, a->msg_hash))
+        return false;
+    nl_seen_add(&g->wishes->retained, a->msg_hash);
+    if (a->receipt != NULL)
+        a->receipt->watch.taken = true;
+    return true;
+}
+
+static struct nl_slice moved(struct nl_slice view, const uint8_t *from, const uint8_t *to) {
+    return view.len == 0 ? nl_slice(NULL, 0) : nl_slice(to + (view.ptr - from), view.len);
+}
+
+static struct nl_work *work_new(struct nl_group *g, const struct nl_group_message *a) {
+    struct nl_work *work = nl_calloc(1, sizeof(*work));
+    struct nl_slice whole = a->frame->whole;
+
+    work->group = g;
+    work->frame = nl_malloc(whole.len);
+    work->len = whole.len;
+    memcpy(work->frame, whole.ptr, whole.len);
+    work->key = moved(a->key, whole.ptr, work->frame);
+    if (NL_FRAME_HAS(a->frame, msg_id))
+        work->msg_id = moved(a->frame->msg_id, whole.ptr, work->frame);
+    work->msg_hash = a->msg_hash;
+    work->settling = a->settling;
+    work->serial = a->serial;
+    work->order = ++g->all->serial;
+    work->receipt = nl_receipt_hold(a->receipt);
+    g->messages++;
+    g->bytes += work->len;
+    g->all->bytes += work->len;
+    if (g->shared && work->msg_hash != 0)
+        HASH_ADD(hh, g->by_hash, msg_hash, sizeof(work->msg_hash), work);
+    DL_APPEND(g->waiting, work);
+    return work;
+}
+
+bool nl_group_take(struct nl_group *g, const struct nl_group_message *a, uint64_t now_ms) {
+    if (had_before(g, a))
+        return false;
+    if (g->workers != NULL && !choose(g, a->key, now_ms).matched)
+        return false;
+    if (!make_room(g, a->frame->whole.len)) {
+        g->dropped++;
+        g->all->lost++;
+        nl_group_touch(g);
+        return false;
+    }
+    work_new(g, a);
+    hand_out(g, false, now_ms);
+    if (g->waiting != NULL)
+        nl_group_touch(g); /* it may have a time to watch */
+    return true;
+}
+
+void nl_group_mark(struct nl_group *g, enum nl_event event, struct nl_line *line, uint64_t now_ms) {
+    struct nl_work *work = nl_calloc(1, sizeof(*work));
+
+    work->group = g;
+    work->mark = line;
+    work->event = event;
+    work->order = ++g->all->serial;
+    DL_APPEND(g->waiting, work);
+    hand_out(g, false, now_ms);
+}
+
+/* ---- acknowledgement ---- */
+
+struct nl_work *nl_groups_find(const struct nl_groups *all, const struct nl_peer *peer, uint64_t ack_id) {
+    struct nl_work *work;
+
+    HASH_FIND(hh_ack, all->by_ack_id, &ack_id, sizeof(ack_id), work);
+    return work != NULL && work->worker->subscription->peer == peer ? work : NULL;
+}
+
+struct nl_work *nl_groups_find_msg(const struct nl_groups *all, const struct nl_peer *peer,
+                                   struct nl_slice msg_id, uint64_t msg_hash) {
+    uint64_t key = msg_key(peer, msg_hash);
+    struct nl_work *work;
+
+    HASH_FIND(hh_msg, all->by_msg_id, &key, sizeof(key), work);
+    return work != NULL && work->worker->subscription->peer == peer && nl_slice_equal(work->msg_id, msg_id)
+               ? work
+               : NULL;
+}
+
+void nl_groups_acknowledge(struct nl_work *work) {
+    struct nl_group *g = work->group;
+
+    work->worker->failed = false;
+    work->worker->rests_until_ms = 0;
+    finish(work, true);
+    if (g->waiting != NULL)
+        nl_group_touch(g);
+}

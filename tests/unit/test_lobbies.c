@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lobbies: what is sent when, who gets which snapshot, and whose the events are. The test is the broker. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <json-c/json.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/model/lobbies.h"
+#include "protocol/alloc.h"
+#include "protocol/transcode.h"
+
+enum { PEERS = 3, TIMEOUT = 1000 };
+
+#define SNAPSHOT(type, slug, ops)                                                                            \
+    "{\"type\":\"" type "\",\"lobbyId\":\"" slug "\",\"presence\":{\"ops\":{" ops "}}}"
+#define ACTOR(id, n) "\"" id "\":{\"actorTokenId\":\"" id "\",\"presence\":{\"n\":" n "},\"joinedAt\":5}"
+
+struct world {
+    struct nl_lobbies *l;
+    struct nl_quotas quotas;
+    struct nl_peer peers[PEERS];
+    uint64_t now, fences;
+    char sent[2048];        /* "type slug;" for each */
+    char told[PEERS][2048]; /* lines */
+};
+
+static bool op_send(void *ctx, const struct nl_frame *f) {
+    struct world *w = ctx;
+    size_t len = strlen(w->sent);
+
+    snprintf(w->sent + len, sizeof(w->sent) - len, "%s %.*s;", nl_frame_type_name(f->type),
+             (int)f->lobby_id.len, (const char *)f->lobby_id.ptr);
+    return true;
+}
+
+static uint64_t op_fence(void *ctx) {
+    return ++((struct world *)ctx)->fences;
+}
+
+static uint64_t op_position(void *ctx) {
+    (void)ctx;
+    return 0;
+}
+
+static void op_answer(void *ctx, struct nl_peer *peer, struct nl_line *line) {
+    struct world *w = ctx;
+    char *to = w->told[peer - w->peers];
+    size_t len = strlen(to);
+
+    snprintf(to + len, sizeof(w->told[0]) - len, "%.*s", (int)line->len, (const char *)line->bytes);
+    nl_line_unref(line);
+}
+
+static void op_event(void *ctx, struct nl_peer *peer, enum nl_event event, struct nl_line *line) {
+    assert_true(event == NL_EVENT_LOBBY_PRESENCE || event == NL_EVENT_ERROR);
+    op_answer(ctx, peer, line);
+}
+
+/* Since the last look. */
+static void expect_sent(struct world *w, const char *sent) {
+    nl_lobbies_run(w->l, w->now);
+    assert_string_equal(w->sent, sent);
+    w->sent[0] = '\0';
+}
+
+static void expect_told(struct world *w, unsigned peer, const char *part) {
+    if (part == NULL ? w->told[peer][0] != '\0' : strstr(w->told[peer], part) == NULL)
+        fail_msg("client %u was told %s instead of %s", peer, w->told[peer], part == NULL ? "nothing" : part);
+    w->told[peer][0] = '\0';
+}
+
+static bool say(struct world *w, const char *text) {
+    struct json_object *o = NULL;
+    struct nl_frame frame;
+    struct nl_buffer packed;
+    const char *why;
+    bool ours;
+
+    nl_buffer_init(&packed);
+    assert_int_equal(nl_json_parse(nl_slice_str(text), 64, &o), NL_OK);
+    assert_int_equal(nl_msgpack_from_json(&packed, o, NL_PACK_PLAIN, &why), NL_OK);
+    assert_int_equal(nl_frame_decode(nl_slice(packed.bytes, packed.len), &frame), NL_SCAN_OK);
+    ours = nl_lobbies_frame(w->l, &frame, w->now);
+    json_object_put(o);
+    nl_buffer_deinit(&packed);
+    return ours;
+}
+
+static void event(struct world *w, const char *what, const char *id, const char *data) {
+    char text[300];
+
+    snprintf(text, sizeof(text),
+             "{\"type\":\"lobbyPresence\",\"event\":\"%s\",\"lobbyId\":\"%s\",\"roomId\":\"ops\",\"actorId\":"
+             "\"bob\","
+             "\"data\":%s}",
+             what, id, data);
+    assert_true(say(w, text));
+}
+
+static void request(struct world *w, unsigned peer, const char *type, const char *slug) {
+    struct nl_refusal refusal;
+    struct nl_request r;
+    char text[200];
+
+    snprintf(text, sizeof(text), "{\"type\":\"%s\",\"id\":1,\"lobbyId\":\"%s\"}", type, slug);
+    assert_int_equal(nl_request_parse(nl_slice_str(text), 64, &r, &refusal), NL_OK);
+    nl_lobbies_request(w->l, &w->peers[peer], &r, w->now);
+    nl_request_deinit(&r);
+}
+
+static void enter(struct world *w, unsigned peer) {
+    request(w, peer, "lobbySubscribe", "all");
+    expect_sent(w, "lobbySubscribe all;");
+    assert_true(say(w, "{\"type\":\"lobbySubscribed\",\"lobbyId\":\"all\",\"presence\":{}}"));
+    expect_told(w, peer, NULL);
+    expect_sent(w, "getLobbyPresence all;");
+    assert_true(say(w, SNAPSHOT("lobbyPresenceList", "all", ACTOR("bob", "1"))));
+    expect_told(w, peer,
+                "{\"type\":\"lobbySubscribed\",\"id\":1,\"lobbyId\":\"all\",\"presence\":{\"ops\":{" ACTOR(
+                    "bob", "1"));
+}
+
+static int setup(void **state) {
+    struct world *w = nl_calloc(1, sizeof(*w));
+    struct nl_lobbies_limits limits = {.request_timeout_ms = TIMEOUT, .watches = {3, 5}};
+    struct nl_presence_ops ops = {.send = op_send,
+                                  .fence = op_fence,
+                                  .position = op_position,
+                                  .answer = op_answer,
+                                  .event = op_event,
+                                  .ctx = w};
+
+    nl_quotas_init(&w->quotas);
+    for (unsigned i = 0; i < PEERS; i++)
+        w->peers[i].quota = nl_quota_ref(&w->quotas, (uid_t)(1000 + i));
+    w->l = nl_lobbies_new(&limits, &ops, 7);
+    w->now = 1000;
+    nl_lobbies_up(w->l);
+    *state = w;
+    return 0;
+}
+
+static int teardown(void **state) {
+    struct world *w = *state;
+
+    for (unsigned i = 0; i < PEERS; i++) {
+        nl_lobbies_leave(w->l, &w->peers[i]);
+        assert_int_equal(w->peers[i].pending, 0);
+        assert_int_equal(w->peers[i].watch_count, 0);
+        assert_int_equal(w->peers[i].quota->watches, 0);
+        nl_quota_unref(w->peers[i].quota);
+    }
+    nl_lobbies_free(w->l);
+    nl_quotas_deinit(&w->quotas);
+    free(w);
+    return 0;
+}
+
+static void the_snapshot_is_a_list_behind_the_subscribe(void **state) {
+    struct world *w = *state;
+
+    enter(w, 0);
+    request(w, 1, "lobbySubscribe", "all");
+    expect_sent(w, "getLobbyPresence all;");
+    assert_true(say(w, SNAPSHOT("lobbyPresenceList", "all", ACTOR("bob", "2"))));
+    expect_told(w, 1, ACTOR("bob", "2"));
+    /* Who was there before is told the difference. */
+    expect_told(
+        w, 0,
+        "\"event\":\"update\",\"lobbyId\":\"all\",\"roomId\":\"ops\",\"actorId\":\"bob\",\"data\":{\"n\":2}");
+}
+
+static void the_last_one_ends_it(void **state) {
+    struct world *w = *state;
+
+    enter(w, 0);
+    request(w, 0, "lobbyUnsubscribe", "all");
+    expect_told(w, 0, "lobbyUnsubscribed");
+    expect_sent(w, "lobbyUnsubscribe all;");
+    /* Who comes meanwhile is subscribed anew. */
+    request(w, 1, "lobbySubscribe", "all");
+    expect_sent(w, "");
+    assert_true(say(w, "{\"type\":\"lobbyUnsubscribed\",\"lobbyId\":\"all\"}"));
+    expect_sent(w, "lobbySubscribe all;");
+    assert_false(say(w, "{\"type\":\"lobbyUnsubscribed\",\"lobbyId\":\"all\"}"));
+    nl_lobbies_leave(w->l, &w->peers[1]);
+    assert_true(say(w, "{\"type\":\"lobbySubscribed\",\"lobbyId\":\"all\",\"presence\":{}}"));
+    expect_sent(w, "lobbyUnsubscribe all;");
+}
+
+static void it_is_renewed(void **state) {
+    struct world *w = *state;
+
+    enter(w, 0);
+    nl_lobbies_run(w->l, w->now);
+    assert_int_equal(nl_lobbies_next(w->l), w->now + NL_LOBBY_RENEW_MS);
+    w->now += NL_LOBBY_RENEW_MS - 1;
+    expect_sent(w, "");
+    w->now++;
+    expect_sent(w, "lobbySubscribe all;");
+    assert_true(say(w, "{\"type\":\"lobbySubscribed\",\"lobbyId\":\"all\",\"presence\":{}}"));
+    expect_sent(w, "getLobbyPresence all;");
+    assert_true(say(w, SNAPSHOT("lobbyPresenceList", "all", ACTOR("bob", "1"))));
+    expect_told(w, 0, NULL);
+    nl_lobbies_run(w->l, w->now);
+    assert_int_equal(nl_lobbies_next(w->l), w->now + NL_LOBBY_RENEW_MS);
+}
+
+static void the_brokers_own_id_is_learned(void **state) {
+    struct world *w = *state;
+
+    enter(w, 0);
+    event(w, "update", "lobby-17", "{\"n\":2}");
+    expect_told(w, 0, "\"lobbyId\":\"all\"");
+    event(w, "update", "lobby-17", "{\"n\":2}");
+    expect_told(w, 0, NULL);
+    event(w, "update", "all", "null");
+    expect_told(w, 0, "\"event\":\"leave\"");
+    event(w, "join", "lobby-18", "{\"n\":9}"); /* of nobody's lobby, as far as is known */
+    expect_told(w, 0, NULL);
+    expect_sent(w, "getLobbyPresence all;");
+}
+
+static void a_leave_is_looked_after(void **state) {
+    struct world *w = *state;
+
+    enter(w, 0);
+    event(w, "leave", "all", "{}");
+    expect_told(w, 0, NULL);
+    expect_sent(w, "getLobbyPresence all;");
+    assert_true(say(w, SNAPSHOT("lobbyPresenceList", "all", "")));
+    expect_told(w, 0,
+                "\"event\":\"leave\",\"lobbyId\":\"all\",\"roomId\":\"ops\",\"actorId\":\"bob\",\"data\":{}");
+}
+
+static void a_refusal_ends_it_for_all(void **state) {
+    struct world *w = *state;
+
+    enter(w, 0);
+    nl_lobbies_down(w->l);
+    request(w, 1, "lobbySubscribe", "all");
+    expect_told(w, 1, "\"pending\":true");
+    nl_lobbies_up(w->l);
+    expect_sent(w, "lobbySubscribe all;");
+    assert_true(say(w, "{\"type\":\"error\",\"error\":\"not_authorized\",\"lobbyId\":\"all\"}"));
+    for (unsigned i = 0; i < 2; i++) {
+        expect_told(w, i, "{\"type\":\"error\",\"error\":\"not_authorized\",\"lobbyId\":\"all\"}");
+        assert_int_equal(w->peers[i].watch_count, 0);
+    }
+    expect_sent(w, "");
+    assert_int_equal(nl_lobbies_next(w->l), UINT64_MAX);
+}
+
+static void what_is_never_answered_times_out(void **state) {
+    struct world *w = *state;
+
+    request(w, 0, "lobbySubscribe", "all");
+    expect_sent(w, "lobbySubscribe all;");
+    w->now += TIMEOUT;
+    expect_sent(w, "");
+    expect_told(w, 0, "\"timeout\"");
+    assert_int_equal(w->peers[0].watch_count, 0);
+    assert_int_equal(w->fences, 1);
+    request(w, 1, "getLobbyPresence", "all");
+    expect_sent(w, ""); /* the first one may still be answered */
+    nl_lobbies_fence_passed(w->l, 1);
+    expect_sent(w, "getLobbyPresence all;");
+}
+
+int main(void) {
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(the_snapshot_is_a_list_behind_the_subscribe),
+        TEST(the_last_one_ends_it),
+        TEST(it_is_renewed),
+        TEST(the_brokers_own_id_is_learned),
+        TEST(a_leave_is_looked_after),
+        TEST(a_refusal_ends_it_for_all),
+        TEST(what_is_never_answered_times_out),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
