@@ -332,7 +332,7 @@ struct nl_upstream *nl_upstream_by_token(struct nl_server *server, struct nl_sli
 /* ---- the end of a turn ---- */
 
 void nl_upstream_wake(struct nl_upstream *u) {
-    if (u->dirty)
+    if (u->dirty || uv_is_closing((uv_handle_t *)&u->timer)) /* an acknowledgement may come on its way out */
         return;
     u->dirty = true;
     DL_APPEND2(u->server->busy, u, dirty_prev, dirty_next);

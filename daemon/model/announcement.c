@@ -231,6 +231,7 @@ static void unknown_room(struct nl_announcement *a) {
     if (h != NULL)
         undo(a, h, NL_ERROR_UNKNOWN_ROOM);
     forget_out(a);
+    a->struck_version = 0; /* it was passed over and closed nothing */
     sync(a);
 }
 

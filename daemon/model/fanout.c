@@ -116,7 +116,8 @@ void nl_fanout_hand(struct nl_fanout *f, struct nl_peer *peer, const struct nl_h
     nl_frame_decode(h->frame, &frame); /* it was good when it came */
     line = nl_handed_line(&frame, h->ack_id, h->redelivered, options);
     nl_line_set_watch(line, h->watch);
-    peer->last_delivery = h->serial;
+    if (peer->last_delivery < h->serial)
+        peer->last_delivery = h->serial;
     f->event(f->ctx, peer, NL_EVENT_MESSAGE, line);
 }
 
