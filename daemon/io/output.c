@@ -15,8 +15,9 @@ static struct nl_output_entry *at(const struct nl_output *o, uint32_t i) {
 }
 
 void nl_output_deinit(struct nl_output *o) {
-    for (uint32_t i = 0; i < o->count; i++)
-        nl_line_unref(at(o, i)->line);
+    /* The newest first, as a group takes them back: see nl_group_leave(). */
+    for (uint32_t i = o->count; i > 0; i--)
+        nl_line_unref(at(o, i - 1)->line);
     free(o->ring);
     nl_output_init(o);
 }

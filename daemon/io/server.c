@@ -218,6 +218,7 @@ static void stop_sessions(struct nl_server *s) {
     struct nl_upstream *u, *tmp;
 
     s->stopped = true;
+    flush_clients(s); /* what they get now can still be acknowledged */
     DL_FOREACH_SAFE(s->upstreams, u, tmp) {
         nl_upstream_close(u);
         nl_upstream_run(u);

@@ -211,7 +211,8 @@ static struct nl_holder *holder_of_out(const struct nl_announcement *a) {
     struct nl_holder *h;
 
     DL_FOREACH(a->holders, h) {
-        if (is_out(a, &h->held) || is_out(a, &h->before))
+        /* A later wish for the same is not what was sent. */
+        if ((h->version <= a->out_version && is_out(a, &h->held)) || is_out(a, &h->before))
             return h;
     }
     return NULL;
@@ -442,6 +443,12 @@ uint64_t nl_announcement_next(const struct nl_announcement *a) {
     if (a->fence != 0)
         return UINT64_MAX;
     return a->out_ms == 0 ? 0 : a->out_ms + a->deadline_ms;
+}
+
+bool nl_announcement_suspected(const struct nl_announcement *a) {
+    const struct nl_holder *h = a->out && a->struck_version != 0 ? holder_of_out(a) : NULL;
+
+    return h != NULL && h->version == a->struck_version;
 }
 
 uint64_t nl_announcement_oldest(const struct nl_announcement *a) {

@@ -94,6 +94,9 @@ void nl_announcement_fence_passed(struct nl_announcement *a, uint64_t fence);
 void nl_announcement_run(struct nl_announcement *a, uint64_t now_ms);
 uint64_t nl_announcement_next(const struct nl_announcement *a); /* UINT64_MAX = no need; 0 = at once */
 
+/* Is what is on its way what was on its way when the broker closed the link for what it was sent? */
+bool nl_announcement_suspected(const struct nl_announcement *a);
+
 /* The position of what is on its way; UINT64_MAX = nothing. */
 uint64_t nl_announcement_oldest(const struct nl_announcement *a);
 

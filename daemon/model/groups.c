@@ -210,8 +210,9 @@ void nl_group_leave(struct nl_subscription *sub) {
     struct nl_worker *worker = sub->worker;
     struct nl_group *g = worker->group;
 
+    /* The newest first: each then goes in front of those before it, without a search. */
     while (worker->outstanding != NULL)
-        give_back(worker->outstanding);
+        give_back(worker->outstanding->prev);
     DL_DELETE(g->workers, worker);
     sub->worker = NULL;
     free(worker);

@@ -466,23 +466,30 @@ static void on_answer(struct lobby *lobby, const struct nl_frame *frame, uint64_
 static struct lobby *meant_by(struct nl_lobbies *l, struct nl_slice id, struct nl_slice room) {
     struct lobby *lobby, *tmp, *found = find_lobby(l, id);
     unsigned candidates = 0;
+    bool unlisted = false;
 
     if (found != NULL)
         return found;
     HASH_ITER(hh, l->by_slug, lobby, tmp) {
         if (lobby->id != NULL && nl_slice_equal(nl_slice_str(lobby->id), id))
             return lobby;
-        if (!lobby->subscribed || lobby->id != NULL || !has_room(lobby, room))
+        if (!lobby->subscribed || lobby->id != NULL)
+            continue;
+        unlisted = unlisted || !lobby->filled;
+        if (!has_room(lobby, room))
             continue;
         found = lobby;
         candidates++;
     }
-    if (candidates == 1) {
+    /* One whose rooms are not known yet may be meant as well. */
+    if (candidates == 1 && !unlisted) {
         found->id = nl_strndup((const char *)id.ptr, id.len);
         return found;
     }
     HASH_ITER(hh, l->by_slug, lobby, tmp) {
-        lobby->wanted = lobby->wanted || lobby->subscribed;
+        bool candidate = candidates == 0 || (lobby->id == NULL && has_room(lobby, room));
+
+        lobby->wanted = lobby->wanted || (lobby->subscribed && candidate);
     }
     return NULL;
 }

@@ -775,7 +775,7 @@ void nl_presence_down(struct nl_presence *p, int close_code, uint64_t now_ms) {
 }
 
 bool nl_presence_suspected(const struct nl_presence *p) {
-    return p->announcement.out && p->announcement.struck_version != 0;
+    return nl_announcement_suspected(&p->announcement);
 }
 
 uint64_t nl_presence_oldest(const struct nl_presence *p) {

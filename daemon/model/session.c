@@ -400,21 +400,33 @@ static uint64_t hurried(struct nl_session *s) {
     return s->hurried_ms;
 }
 
-/*
- * The close code as far as it speaks against the oldest publish: the broker answers in order, so a control
- * request that was sent before it and has no answer either is what made the broker close.
+/* A close code as far as it speaks against the oldest publish, and against the presence that is on its way.
  */
-static int evidence_of(const struct nl_session *s, int close_code) {
+struct evidence {
+    int publish, presence;
+};
+
+/*
+ * The broker answers in order, so what it was sent first and has not answered is what made it close; not what
+ * it was sent behind that.
+ */
+static struct evidence evidence_of(const struct nl_session *s, int close_code) {
     const struct nl_publish *oldest = nl_outbox_oldest(s->outbox);
+    uint64_t publish = oldest == NULL ? UINT64_MAX : oldest->ref;
+    uint64_t control = nl_subscriptions_oldest(s->subscriptions), presence = nl_presence_oldest(s->presence);
 
-    uint64_t other = earlier(nl_subscriptions_oldest(s->subscriptions), nl_presence_oldest(s->presence));
-
-    return oldest != NULL && other < oldest->ref ? 0 : close_code;
+    /* A presence in an unknown room has no answer; that of a publish behind it shows that its turn has
+     * passed. */
+    if ((oldest == NULL ? nl_outbox_newest(s->outbox) : publish - 1) > presence)
+        presence = UINT64_MAX;
+    return (struct evidence){
+        .publish = earlier(control, presence) < publish ? 0 : close_code,
+        .presence = presence == UINT64_MAX || publish <= presence || control < presence ? 0 : close_code};
 }
 
 void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending, uint64_t now_ms) {
     enum nl_session_state from = s->state;
-    int evidence = evidence_of(s, ending->close_code);
+    struct evidence evidence = evidence_of(s, ending->close_code);
     bool by_publish;
 
     s->now_ms = now_ms;
@@ -429,9 +441,9 @@ void nl_session_link_closed(struct nl_session *s, const struct nl_ending *ending
     s->fence.leaving = false;
     nl_acks_down(&s->acks);
     nl_subscriptions_down(s->subscriptions, now_ms);
-    nl_presence_down(s->presence, ending->close_code, now_ms);
+    nl_presence_down(s->presence, evidence.presence, now_ms);
     nl_lobbies_down(s->lobbies);
-    by_publish = nl_publisher_down(s->publisher, evidence, now_ms);
+    by_publish = nl_publisher_down(s->publisher, evidence.publish, now_ms);
     if (attempts_used_up(s)) {
         if (!s->stopping)
             s->ending.reason = NL_REASON_ATTEMPTS;

@@ -626,10 +626,13 @@ static void tell_holders(struct nl_subscriptions *s, struct nl_topic *t, const s
 static void refused(struct nl_subscriptions *s, struct nl_topic *t, const struct nl_frame *frame,
                     enum nl_error error, uint64_t now_ms) {
     enum op op = t->op;
+    bool unproven = op == OP_SET_FILTERS && t->unsure;
 
     nl_subscriptions_conclude(t, false);
     t->unsure = op == OP_SUBSCRIBE && t->held;
-    if (!t->unsure && (op != OP_SET_FILTERS ||
+    /* One that should have shown that the topic is still there, and did not, is taken to show that it is
+     * gone. */
+    if (!t->unsure && (unproven || op != OP_SET_FILTERS ||
                        (frame != NULL && nl_slice_equal(frame->error, nl_slice_str("not_subscribed")))))
         nl_subscriptions_forget(t);
     refuse_waiting(s, t, frame, error);
@@ -759,6 +762,7 @@ uint64_t nl_subscriptions_next(const struct nl_subscriptions *s) {
 static void note_restored(struct nl_subscriptions *s, struct nl_slice raw) {
     struct nl_slice name, key, value;
     struct nl_raw_iter fields;
+    struct nl_topic *t;
     bool found = nl_raw_string(raw, &name);
 
     if (!found && nl_raw_map(raw, &fields)) {
@@ -767,8 +771,13 @@ static void note_restored(struct nl_subscriptions *s, struct nl_slice raw) {
             found = nl_raw_string(key, &text) && nl_slice_equal(text, nl_slice_str("topic")) &&
                     nl_raw_string(value, &name);
     }
-    if (found && nl_subscriptions_find(s, name) == NULL)
-        topic_for(s, name)->held = true;
+    if (!found)
+        return;
+    t = topic_for(s, name);
+    if (wished(t) || t->held)
+        return;
+    t->held = true;
+    t->held_mode = nl_strdup("?"); /* the broker does not tell whether it is a group: no mode fits */
 }
 
 void nl_subscriptions_up(struct nl_subscriptions *s, struct nl_slice restored_list, uint64_t now_ms) {
