@@ -285,6 +285,40 @@ static void an_unknown_room_leaves_what_was(void **state) {
     assert_int_equal(w->answers, 7);
 }
 
+/* Both are told, each by the answer to its own request, and nobody is told that it shows. */
+static void two_holders_of_the_same_in_an_unknown_room(void **state) {
+    struct world *w = *state;
+
+    nl_announcement_up(&w->a);
+    set(w, 0, "bad", 1);
+    set(w, 1, "bad", 1);
+    settle(w);
+    settle(w);
+    assert_int_equal(w->errors, 2);
+    assert_int_equal(w->events, 0);
+    assert_int_equal(w->answers, 2);
+    assert_false(w->peers[0].present || w->peers[1].present);
+}
+
+/* What was passed over has closed nothing, so what is sent next is on no trial. */
+static void an_unknown_room_acquits(void **state) {
+    struct world *w = *state;
+
+    nl_announcement_up(&w->a);
+    set(w, 0, "bad", 1);
+    down(w, 1011);
+    assert_false(nl_announcement_suspected(&w->a));
+    nl_announcement_up(&w->a);
+    assert_true(nl_announcement_suspected(&w->a));
+    set(w, 0, "bad", 2);
+    w->now += DEADLINE;
+    nl_announcement_run(&w->a, w->now);
+    settle(w);
+    set(w, 0, "bad", 3);
+    assert_true(w->a.out);
+    assert_false(nl_announcement_suspected(&w->a));
+}
+
 static void a_room_is_not_unknown_while_the_broker_is_slow(void **state) {
     struct world *w = *state;
 
@@ -476,6 +510,8 @@ int main(void) {
         TEST(the_answer_waits_for_our_own_event),
         TEST(what_was_replaced_meanwhile_is_not_sent),
         TEST(an_unknown_room_leaves_what_was),
+        TEST(two_holders_of_the_same_in_an_unknown_room),
+        TEST(an_unknown_room_acquits),
         TEST(a_room_is_not_unknown_while_the_broker_is_slow),
         TEST(the_border_of_a_move_is_our_own_leave),
         TEST(two_closes_are_proof),

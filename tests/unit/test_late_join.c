@@ -677,6 +677,26 @@ static void a_refused_one_leaves_the_others_as_they_were(void **state) {
     }
 }
 
+/* What was to show that the topic is still there has shown nothing: it is subscribed to afresh. */
+static void a_check_without_an_answer_proves_nothing(void **state) {
+    struct world *w = world_with_first(NL_LATE_AUTO);
+
+    (void)state;
+    request(w, 1, "subscribe", 1, false);
+    w->now += NL_GATHER_MS;
+    nl_subscriptions_run(w->s, w->now);
+    w->in_head++;
+    w->held = false;
+    arrive(w, &(struct out){.type = NL_FRAME_ERROR, .error = "not_authorized"});
+    nl_subscriptions_run(w->s, w->now);
+    w->in_head++;
+    arrive(w, &(struct out){.type = NL_FRAME_ERROR, .error = "internal_error"});
+    assert_int_equal(nl_subscriptions_refused(w->s), 1);
+    rest(w, REFUSED_MS);
+    assert_true(w->held);
+    world_free(w);
+}
+
 /* Joined while the link was down, long before it came back. */
 static void who_joins_without_a_link_gets_it_all_the_same(void **state) {
     struct world *w = world_with_first(NL_LATE_AUTO);
@@ -750,6 +770,7 @@ int main(void) {
         cmocka_unit_test(resubscribe_does_not_ask_for_ids),
         cmocka_unit_test(an_added_filter_brings_its_own_only),
         cmocka_unit_test(a_refused_one_leaves_the_others_as_they_were),
+        cmocka_unit_test(a_check_without_an_answer_proves_nothing),
         cmocka_unit_test(who_joins_without_a_link_gets_it_all_the_same),
         cmocka_unit_test(a_hydration_goes_to_who_waits),
         cmocka_unit_test(a_hydration_goes_to_who_came_before_it),

@@ -228,6 +228,24 @@ static void the_brokers_own_id_is_learned(void **state) {
     expect_sent(w, "getLobbyPresence all;");
 }
 
+/* The event may be of a lobby whose rooms are not known yet. */
+static void no_id_is_learned_while_a_lobby_is_not_listed(void **state) {
+    struct world *w = *state;
+
+    enter(w, 0);
+    request(w, 1, "lobbySubscribe", "more");
+    expect_sent(w, "lobbySubscribe more;");
+    assert_true(say(w, "{\"type\":\"lobbySubscribed\",\"lobbyId\":\"more\",\"presence\":{}}"));
+    expect_sent(w, "getLobbyPresence more;");
+    event(w, "update", "lobby-18", "{\"n\":9}");
+    expect_told(w, 0, NULL);
+    expect_sent(w, "getLobbyPresence all;");
+    assert_true(say(w, SNAPSHOT("lobbyPresenceList", "more", "")));
+    assert_true(say(w, SNAPSHOT("lobbyPresenceList", "all", ACTOR("bob", "1"))));
+    expect_told(w, 0, NULL);
+    w->told[1][0] = '\0';
+}
+
 static void a_leave_is_looked_after(void **state) {
     struct world *w = *state;
 
@@ -281,6 +299,7 @@ int main(void) {
         TEST(the_last_one_ends_it),
         TEST(it_is_renewed),
         TEST(the_brokers_own_id_is_learned),
+        TEST(no_id_is_learned_while_a_lobby_is_not_listed),
         TEST(a_leave_is_looked_after),
         TEST(a_refusal_ends_it_for_all),
         TEST(what_is_never_answered_times_out),

@@ -1635,6 +1635,43 @@ static void a_suspect_gets_one_hurried_retry(void **state) {
     world_free(w);
 }
 
+/* It may have been a group: who joins meanwhile is not put on it. */
+static void what_the_broker_restored_is_not_taken_over(void **state) {
+    struct world *w = live_world();
+
+    (void)state;
+    closed(w, NL_REASON_LOST, 0);
+    pass(w, 5000);
+    open_link(w);
+    w->checked = w->sent_count;
+    w->link_full = true;
+    frame(w, "{\"type\":\"auth\",\"success\":true,\"actorTokenId\":\"alice\",\"protocolVersion\":2,"
+             "\"restoredSubscriptions\":[\"app/room/t\"]}");
+    request(w, 0, "{\"type\":\"subscribe\",\"topic\":\"app/room/t\",\"filters\":[\"a\"]}");
+    w->link_full = false;
+    pass(w, 100);
+    assert_sent(w, "{\"type\":\"unsubscribe\",\"topic\":\"app/room/t\"}");
+    frame(w, "{\"type\":\"unsubscribed\",\"topic\":\"app/room/t\"}");
+    pass(w, 100);
+    assert_sent(w, "{\"type\":\"subscribe\",\"topic\":\"app/room/t\",\"filters\":[\"a\"],\"qos\":1}");
+    world_free(w);
+}
+
+/* A presence in an unknown room has no answer; the answer to a publish behind it shows that it was passed
+ * over. */
+static void a_presence_that_was_passed_over_acquits_nobody(void **state) {
+    struct world *w = live_world();
+
+    (void)state;
+    request(w, 1, "{\"type\":\"presence\",\"roomId\":\"bad\",\"data\":{},\"id\":1}");
+    request(w, 0, "{\"type\":\"publish\",\"topic\":\"app/room/t\",\"data\":1}");
+    frame(w, "{\"type\":\"published\",\"topic\":\"app/room/t\",\"msgRef\":\"1\"}");
+    request(w, 0, poison);
+    closed(w, NL_REASON_CLOSED, 1011);
+    assert_state(w, CONNECTING);
+    world_free(w);
+}
+
 /* The broker answers in order: the older, unanswered request is the suspect, not the publish behind it. */
 static void an_older_control_request_is_the_suspect(void **state) {
     struct world *w = live_world();
@@ -1794,6 +1831,8 @@ int main(void) {
         cmocka_unit_test(what_was_once_carried_is_not_the_reason),
         cmocka_unit_test(a_close_for_size_proves_no_kind),
         cmocka_unit_test(a_suspect_gets_one_hurried_retry),
+        cmocka_unit_test(what_the_broker_restored_is_not_taken_over),
+        cmocka_unit_test(a_presence_that_was_passed_over_acquits_nobody),
         cmocka_unit_test(an_older_control_request_is_the_suspect),
         cmocka_unit_test(status_uses_the_words_of_the_sdk),
         cmocka_unit_test(a_topic_is_counted_while_somebody_wants_it),
