@@ -18,7 +18,7 @@
 #include "protocol/object.h"
 #include "protocol/request.h"
 
-#define NL_ASKS_PER_CLIENT 1000
+#define NL_ASKS_PER_CLIENT 128 /* each can be answered by a list of its own, of up to a frame's size */
 
 /* What these parts need of the session. */
 struct nl_presence_ops {

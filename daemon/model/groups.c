@@ -58,12 +58,18 @@ static void move(struct nl_group *g, int place) {
     DL_APPEND(g->all->lists[g->place], g);
 }
 
-void nl_group_touch(struct nl_group *g) {
+/* To be looked at in the next run. */
+static void stir(struct nl_group *g) {
     bool wake = g->all->lists[NL_GROUP_DIRTY] == NULL;
 
     move(g, NL_GROUP_DIRTY);
     if (wake)
         g->all->ops.wake(g->all->ops.ctx);
+}
+
+void nl_group_touch(struct nl_group *g) {
+    g->changed = true;
+    stir(g);
 }
 
 struct nl_group *nl_group_new(struct nl_groups *all, struct nl_wishes *wishes, struct nl_slice topic,
@@ -398,7 +404,19 @@ static uint64_t group_due(const struct nl_group *g, uint64_t now_ms) {
 }
 
 /* Brings the group forward as far as it goes now. */
+/* Has the time of a message ended that nobody came for? */
+static bool is_lost(const struct nl_group *g, uint64_t now_ms) {
+    const struct nl_work *work;
+
+    DL_FOREACH(g->waiting, work) {
+        if (work->lost_at_ms != 0 && work->lost_at_ms <= now_ms)
+            return true;
+    }
+    return false;
+}
+
 static void serve(struct nl_group *g, uint64_t now_ms) {
+    bool all = g->changed || is_lost(g, now_ms);
     struct nl_worker *worker;
 
     DL_FOREACH(g->workers, worker) {
@@ -406,7 +424,8 @@ static void serve(struct nl_group *g, uint64_t now_ms) {
             worker->rests_until_ms = now_ms + NL_GROUP_REST_MS;
         worker->failed = false;
     }
-    hand_out(g, true, now_ms);
+    g->changed = false;
+    hand_out(g, all, now_ms);
     tell_dropped(g, now_ms);
 }
 
@@ -558,7 +577,7 @@ bool nl_group_take(struct nl_group *g, const struct nl_group_message *a, uint64_
     work_new(g, a);
     hand_out(g, false, now_ms);
     if (g->waiting != NULL)
-        nl_group_touch(g); /* it may have a time to watch */
+        stir(g); /* it may have a time to watch */
     return true;
 }
 
@@ -600,5 +619,5 @@ void nl_groups_acknowledge(struct nl_work *work) {
     work->worker->rests_until_ms = 0;
     finish(work, true);
     if (g->waiting != NULL)
-        nl_group_touch(g);
+        stir(g);
 }

@@ -98,6 +98,7 @@ struct nl_group {
     uint64_t dropped;          /* not told yet */
     uint64_t told_ms;          /* when that was told last */
     uint64_t due_ms;           /* TIMED: when to look again */
+    bool changed;              /* its members or their filters: all that waits is to be looked at */
     enum { NL_GROUP_IDLE, NL_GROUP_TIMED, NL_GROUP_DIRTY } place;
     struct nl_group *prev, *next; /* in the list of its place */
 };

@@ -570,7 +570,7 @@ static void on_unsubscribe(struct nl_lobbies *l, struct nl_peer *peer, struct nl
 
 static void on_ask(struct nl_lobbies *l, struct nl_peer *peer, struct nl_request *r, uint64_t now_ms) {
     bool joins = r->type == NL_REQUEST_LOBBY_SUBSCRIBE;
-    const char *hint = "1000 requests of this client about presence wait";
+    const char *hint = "128 requests of this client about presence wait";
     struct lobby *lobby;
     struct nl_ask *ask;
 

@@ -519,7 +519,7 @@ static void refuse(struct nl_presence *p, struct nl_peer *peer, const struct nl_
 static bool too_many(struct nl_presence *p, struct nl_peer *peer, const struct nl_request *r) {
     if (peer->ask_count < NL_ASKS_PER_CLIENT)
         return false;
-    refuse(p, peer, r, NL_ERROR_LIMIT_REACHED, "1000 requests of this client about presence wait");
+    refuse(p, peer, r, NL_ERROR_LIMIT_REACHED, "128 requests of this client about presence wait");
     return true;
 }
 
