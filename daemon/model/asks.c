@@ -64,16 +64,6 @@ void nl_asks_fail(struct nl_ask **list, const struct nl_presence_ops *ops, enum 
         nl_ask_fail(list, *list, ops, error, name);
 }
 
-void nl_asks_time_out(struct nl_ask **list, const struct nl_presence_ops *ops, struct nl_slice name,
-                      uint64_t now_ms) {
-    struct nl_ask *ask, *tmp;
-
-    DL_FOREACH_SAFE(*list, ask, tmp) {
-        if (ask->deadline_ms <= now_ms)
-            nl_ask_fail(list, ask, ops, NL_ERROR_TIMEOUT, name);
-    }
-}
-
 void nl_asks_forget(struct nl_ask **list, const struct nl_peer *peer) {
     struct nl_ask *ask, *tmp;
 

@@ -56,11 +56,9 @@ void nl_ask_answer(struct nl_ask **list, struct nl_ask *ask, const struct nl_pre
 void nl_ask_fail(struct nl_ask **list, struct nl_ask *ask, const struct nl_presence_ops *ops,
                  enum nl_error error, struct nl_slice name);
 
-/* All of them get this error; or only those whose deadline has passed. */
+/* All of them get this error. */
 void nl_asks_fail(struct nl_ask **list, const struct nl_presence_ops *ops, enum nl_error error,
                   struct nl_slice name);
-void nl_asks_time_out(struct nl_ask **list, const struct nl_presence_ops *ops, struct nl_slice name,
-                      uint64_t now_ms);
 
 /* The client is gone: its asks get no answer. */
 void nl_asks_forget(struct nl_ask **list, const struct nl_peer *peer);

@@ -5,6 +5,7 @@
 #include <utlist.h>
 
 #include "protocol/alloc.h"
+#include "protocol/topic.h"
 
 void nl_hydrations_init(struct nl_hydrations *h) {
     *h = (struct nl_hydrations){0};
@@ -29,14 +30,6 @@ static void drop_expired(struct nl_hydrations *h, uint64_t now_ms) {
         entry_free(h, h->oldest);
 }
 
-static struct nl_slice last_part(struct nl_slice topic) {
-    size_t at = topic.len;
-
-    while (at > 0 && topic.ptr[at - 1] != '/')
-        at--;
-    return nl_slice(topic.ptr + at, topic.len - at);
-}
-
 static struct nl_hydration *find(const struct nl_hydrations *h, struct nl_slice name) {
     struct nl_hydration *entry;
 
@@ -45,7 +38,7 @@ static struct nl_hydration *find(const struct nl_hydrations *h, struct nl_slice 
 }
 
 struct nl_hydration *nl_hydrations_expect(struct nl_hydrations *h, struct nl_slice topic, uint64_t now_ms) {
-    struct nl_slice name = last_part(topic);
+    struct nl_slice name = nl_topic_name(topic);
     struct nl_hydration *entry;
 
     drop_expired(h, now_ms);

@@ -429,11 +429,12 @@ static void time_out_asks(struct room *room, uint64_t now_ms) {
     struct nl_ask *ask, *tmp;
 
     DL_FOREACH_SAFE(room->asks, ask, tmp) {
-        struct nl_watch *w = nl_watch_find(ask->peer, room);
-        const struct nl_peer *peer = ask->peer;
+        struct nl_peer *peer = ask->peer;
+        struct nl_watch *w;
 
         if (ask->deadline_ms > now_ms)
             continue;
+        w = nl_watch_find(peer, room);
         nl_ask_fail(&room->asks, ask, &room->p->ops, NL_ERROR_TIMEOUT, slug_of(room));
         if (w != NULL && !w->informed && !asks_to_watch(room, peer))
             nl_watch_remove(&room->watches, w);
