@@ -14,6 +14,14 @@ struct ticket {
     struct nl_work *work;
 };
 
+/* The messages of a group that wait and have one filter, by order: a worker with filters finds what it can
+ * have without a look at all that waits. */
+struct lane {
+    struct nl_work *works; /* linked by lane_prev, lane_next; never NULL */
+    UT_hash_handle hh;     /* in nl_group.lanes */
+    char key[];
+};
+
 /* A message that waits or is outstanding; or an event in its place among those that wait. */
 struct nl_work {
     struct nl_group *group;
@@ -32,6 +40,8 @@ struct nl_work {
     uint64_t lost_at_ms; /* nobody's filters match: until then; 0 = somebody's do */
     bool settling, redelivered;
     struct nl_work *prev, *next; /* in nl_group.waiting or nl_worker.outstanding */
+    struct lane *lane;           /* while it waits; NULL = it has no filter */
+    struct nl_work *lane_prev, *lane_next; /* in lane.works or nl_group.marks */
     UT_hash_handle hh;           /* in nl_group.by_hash */
     UT_hash_handle hh_ack;       /* in nl_groups.by_ack_id */
     uint64_t msg_key;            /* see msg_key(); while it is in nl_groups.by_msg_id */
@@ -81,6 +91,7 @@ struct nl_group *nl_group_new(struct nl_groups *all, struct nl_wishes *wishes, s
     g->owner = owner;
     g->topic = topic;
     g->shared = shared;
+    g->loss_ms = UINT64_MAX;
     DL_APPEND(all->lists[NL_GROUP_IDLE], g);
     return g;
 }
@@ -118,15 +129,76 @@ static void forget_ack_id(struct nl_work *work) {
     work->ack_id = 0;
 }
 
+static int by_order(const struct nl_work *a, const struct nl_work *b) {
+    return a->order < b->order ? -1 : a->order > b->order;
+}
+
+static struct lane *lane_find(const struct nl_group *g, struct nl_slice key) {
+    struct lane *lane = NULL;
+
+    if (key.len > 0)
+        HASH_FIND(hh, g->lanes, key.ptr, key.len, lane);
+    return lane;
+}
+
+static struct lane *lane_of(struct nl_group *g, struct nl_slice key) {
+    struct lane *lane = lane_find(g, key);
+
+    if (lane != NULL || key.len == 0)
+        return lane;
+    lane = nl_calloc(1, sizeof(*lane) + key.len);
+    memcpy(lane->key, key.ptr, key.len);
+    HASH_ADD(hh, g->lanes, key, key.len, lane);
+    return lane;
+}
+
+/* It waits, behind all others. */
+static void wait_last(struct nl_work *work) {
+    struct nl_group *g = work->group;
+
+    DL_APPEND(g->waiting, work);
+    work->lane = lane_of(g, work->key);
+    if (work->mark != NULL)
+        DL_APPEND2(g->marks, work, lane_prev, lane_next);
+    else if (work->lane != NULL)
+        DL_APPEND2(work->lane->works, work, lane_prev, lane_next);
+}
+
+/* It waits again, in its old place. What comes back is older than nearly all that waits. */
+static void wait_again(struct nl_work *work) {
+    work->lane = lane_of(work->group, work->key);
+    DL_INSERT_INORDER(work->group->waiting, work, by_order);
+    if (work->lane != NULL)
+        DL_INSERT_INORDER2(work->lane->works, work, by_order, lane_prev, lane_next);
+}
+
+static void wait_no_more(struct nl_work *work) {
+    struct nl_group *g = work->group;
+    struct lane *lane = work->lane;
+
+    DL_DELETE(g->waiting, work);
+    if (work->mark != NULL)
+        DL_DELETE2(g->marks, work, lane_prev, lane_next);
+    if (lane == NULL)
+        return;
+    work->lane = NULL;
+    DL_DELETE2(lane->works, work, lane_prev, lane_next);
+    if (lane->works == NULL) {
+        HASH_DEL(g->lanes, lane);
+        free(lane);
+    }
+}
+
 /* Takes it away from its worker, or from those that wait. */
 static void unlink_work(struct nl_work *work) {
     if (work->worker == NULL) {
-        DL_DELETE(work->group->waiting, work);
+        wait_no_more(work);
         return;
     }
     forget_ack_id(work);
     DL_DELETE(work->worker->outstanding, work);
     work->worker->count--;
+    work->worker->freed = true;
     work->worker = NULL;
     if (work->ticket != NULL)
         work->ticket->work = NULL;
@@ -164,17 +236,12 @@ static void lose(struct nl_work *work) {
     finish(work, false);
 }
 
-static int by_order(const struct nl_work *a, const struct nl_work *b) {
-    return a->order < b->order ? -1 : a->order > b->order;
-}
-
-/* It waits again. What comes back is older than nearly all that waits. */
 static void give_back(struct nl_work *work) {
     struct nl_group *g = work->group;
 
     unlink_work(work);
     work->redelivered = true;
-    DL_INSERT_INORDER(g->waiting, work, by_order);
+    wait_again(work);
     nl_group_touch(g);
 }
 
@@ -193,6 +260,7 @@ struct nl_group *nl_group_free(struct nl_group *g) {
             work_free(work);
         }
     }
+    assert(g->lanes == NULL);
     DL_DELETE(g->all->lists[g->place], g);
     free(g);
     return NULL;
@@ -261,17 +329,11 @@ static struct choice choose(const struct nl_group *g, struct nl_slice key, uint6
     return c;
 }
 
-static bool anyone_may_have_more(const struct nl_group *g, uint64_t now_ms) {
-    const struct nl_worker *worker;
-
-    DL_FOREACH(g->workers, worker) {
-        if (may_have_more(worker, now_ms))
-            return true;
-    }
-    return false;
-}
-
 /* ---- handing out ---- */
+
+static uint64_t earlier(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
 
 /* The line is gone: written, or thrown away. */
 static void on_line_end(struct nl_line_watch *watch) {
@@ -332,37 +394,83 @@ static void pass_mark(struct nl_work *work) {
 
 /* Nobody's filters match: how long it waits for one whose do is counted from now on. Past that it is lost. */
 static void let_linger(struct nl_work *work, uint64_t now_ms) {
+    struct nl_group *g = work->group;
+
     if (work->lost_at_ms == 0)
         work->lost_at_ms = now_ms + NL_GROUP_LINGER_MS;
-    else if (work->lost_at_ms <= now_ms)
+    if (work->lost_at_ms <= now_ms)
         lose(work);
+    else
+        g->loss_ms = earlier(g->loss_ms, work->lost_at_ms);
 }
 
-/* Hands out what can be. An event is not overtaken, and does not overtake. all: looks at each message, also
- * when nobody may have more, for those that nobody's filters match. */
-static void hand_out(struct nl_group *g, bool all, uint64_t now_ms) {
+static void hand_or_keep(struct nl_work *work, uint64_t now_ms) {
+    struct choice c = choose(work->group, work->key, now_ms);
+
+    if (c.best != NULL)
+        hand(work, c.best);
+    else if (!c.matched)
+        let_linger(work, now_ms);
+    else
+        work->lost_at_ms = 0;
+}
+
+/* Looks at all that waits, and hands out what can be. An event is not overtaken, and does not overtake. */
+static void hand_out_all(struct nl_group *g, uint64_t now_ms) {
     struct nl_work *work, *tmp;
 
+    g->loss_ms = UINT64_MAX;
     DL_FOREACH_SAFE(g->waiting, work, tmp) {
-        struct choice c;
-
-        if (work->mark != NULL && work != g->waiting)
-            return;
-        if (work->mark != NULL) {
+        if (work->mark == NULL)
+            hand_or_keep(work, now_ms);
+        else if (work == g->waiting)
             pass_mark(work);
-            continue;
-        }
-        c = choose(g, work->key, now_ms);
-        if (c.best != NULL) {
-            hand(work, c.best);
-        } else if (!c.matched) {
-            let_linger(work, now_ms);
-        } else {
-            work->lost_at_ms = 0;
-            if (!all && !anyone_may_have_more(g, now_ms))
-                return;
-        }
+        else
+            return;
     }
+}
+
+static struct nl_work *older(struct nl_work *a, struct nl_work *b) {
+    if (a == NULL || b == NULL)
+        return a == NULL ? b : a;
+    return a->order < b->order ? a : b;
+}
+
+/* The oldest that waits for this worker's filters; NULL = none, or there is an event before it. */
+static struct nl_work *oldest_for(const struct nl_worker *worker) {
+    const struct nl_group *g = worker->group;
+    struct nl_work *oldest = g->shared ? NULL : g->waiting; /* not shared: the topic has matched it */
+    const struct nl_interest *i;
+
+    LL_FOREACH(worker->subscription->interests, i) {
+        const struct lane *lane = lane_find(g, nl_slice(i->key->name, i->key->len));
+
+        if (i->state == NL_ADDING)
+            continue;
+        if (i->key->len == 0)
+            oldest = older(oldest, g->waiting);
+        else if (lane != NULL)
+            oldest = older(oldest, lane->works);
+    }
+    return older(oldest, g->marks) == g->marks ? NULL : oldest;
+}
+
+/* One that may have more than before is given what waits for it; nothing else can have changed for the rest.
+ * Another may be the less busy one for a message, and gets that. */
+static void hand_to_freed(struct nl_group *g, uint64_t now_ms) {
+    struct nl_worker *worker;
+
+    DL_FOREACH(g->workers, worker) {
+        struct nl_work *work;
+
+        if (!worker->freed)
+            continue;
+        worker->freed = false;
+        while (may_have_more(worker, now_ms) && (work = oldest_for(worker)) != NULL)
+            hand(work, choose(g, work->key, now_ms).best);
+    }
+    if (g->marks != NULL && g->waiting == g->marks)
+        hand_out_all(g, now_ms); /* what is behind the event can go now */
 }
 
 static void tell_dropped(struct nl_group *g, uint64_t now_ms) {
@@ -381,21 +489,14 @@ static void tell_dropped(struct nl_group *g, uint64_t now_ms) {
     g->told_ms = now_ms;
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
 /* When the passing of time alone changes something for the group. */
 static uint64_t group_due(const struct nl_group *g, uint64_t now_ms) {
     uint64_t due = g->dropped > 0 ? g->told_ms + NL_GROUP_REST_MS : UINT64_MAX;
     const struct nl_worker *worker;
-    const struct nl_work *work;
 
-    DL_FOREACH(g->waiting, work) {
-        /* One whose time is over stands behind an event: it is looked at when that is passed. */
-        if (work->lost_at_ms > now_ms)
-            due = earlier(due, work->lost_at_ms);
-    }
+    /* One whose time is over stands behind an event: it is looked at when that is passed. */
+    if (g->loss_ms > now_ms)
+        due = earlier(due, g->loss_ms);
     DL_FOREACH(g->workers, worker) {
         if (g->waiting != NULL && worker->rests_until_ms > now_ms)
             due = earlier(due, worker->rests_until_ms);
@@ -403,29 +504,30 @@ static uint64_t group_due(const struct nl_group *g, uint64_t now_ms) {
     return due;
 }
 
-/* Brings the group forward as far as it goes now. */
-/* Has the time of a message ended that nobody came for? */
-static bool is_lost(const struct nl_group *g, uint64_t now_ms) {
-    const struct nl_work *work;
-
-    DL_FOREACH(g->waiting, work) {
-        if (work->lost_at_ms != 0 && work->lost_at_ms <= now_ms)
-            return true;
-    }
-    return false;
-}
-
-static void serve(struct nl_group *g, uint64_t now_ms) {
-    bool all = g->changed || is_lost(g, now_ms);
+/* Those that have rested may have more now. */
+static void end_rests(struct nl_group *g, uint64_t now_ms) {
     struct nl_worker *worker;
 
     DL_FOREACH(g->workers, worker) {
-        if (worker->failed)
+        if (worker->failed) {
             worker->rests_until_ms = now_ms + NL_GROUP_REST_MS;
+        } else if (worker->rests_until_ms != 0 && worker->rests_until_ms <= now_ms) {
+            worker->rests_until_ms = 0;
+            worker->freed = true;
+        }
         worker->failed = false;
     }
-    g->changed = false;
-    hand_out(g, all, now_ms);
+}
+
+/* Brings the group forward as far as it goes now. */
+static void serve(struct nl_group *g, uint64_t now_ms) {
+    end_rests(g, now_ms);
+    if (g->changed || g->loss_ms <= now_ms) {
+        g->changed = false;
+        hand_out_all(g, now_ms);
+    } else {
+        hand_to_freed(g, now_ms);
+    }
     tell_dropped(g, now_ms);
 }
 
@@ -559,11 +661,13 @@ static struct nl_work *work_new(struct nl_group *g, const struct nl_group_messag
     g->all->bytes += work->len;
     if (g->shared && work->msg_hash != 0)
         HASH_ADD(hh, g->by_hash, msg_hash, sizeof(work->msg_hash), work);
-    DL_APPEND(g->waiting, work);
+    wait_last(work);
     return work;
 }
 
 bool nl_group_take(struct nl_group *g, const struct nl_group_message *a, uint64_t now_ms) {
+    struct nl_work *work;
+
     if (had_before(g, a))
         return false;
     if (g->workers != NULL && !choose(g, a->key, now_ms).matched)
@@ -574,10 +678,12 @@ bool nl_group_take(struct nl_group *g, const struct nl_group_message *a, uint64_
         nl_group_touch(g);
         return false;
     }
-    work_new(g, a);
-    hand_out(g, false, now_ms);
-    if (g->waiting != NULL)
-        stir(g); /* it may have a time to watch */
+    work = work_new(g, a);
+    /* Who has it is open while older ones are to be looked at first. */
+    if (g->place != NL_GROUP_DIRTY && g->marks == NULL)
+        hand_or_keep(work, now_ms);
+    if (g->loss_ms != UINT64_MAX || g->waiting != NULL)
+        stir(g); /* there may be a time to watch */
     return true;
 }
 
@@ -588,8 +694,8 @@ void nl_group_mark(struct nl_group *g, enum nl_event event, struct nl_line *line
     work->mark = line;
     work->event = event;
     work->order = ++g->all->serial;
-    DL_APPEND(g->waiting, work);
-    hand_out(g, false, now_ms);
+    wait_last(work);
+    hand_out_all(g, now_ms);
 }
 
 /* ---- acknowledgement ---- */

@@ -47,6 +47,7 @@
 #define NL_GROUP_BYTES (UINT64_C(16) << 20)
 #define NL_GROUPS_BYTES (UINT64_C(128) << 20)
 
+struct lane;
 struct nl_group;
 struct nl_work;
 
@@ -80,6 +81,7 @@ struct nl_worker {
     uint32_t prefetch;           /* the most it may have outstanding; 0 = no limit */
     bool manual;
     bool failed; /* a line was thrown away since the last run */
+    bool freed;  /* it may have more than when it was looked at last */
     uint64_t rests_until_ms;
     uint64_t turn;                 /* when it got its last message, counted in messages */
     struct nl_worker *prev, *next; /* in nl_group.workers */
@@ -93,10 +95,13 @@ struct nl_group {
     bool shared;               /* load-balanced; else it is of one subscription */
     struct nl_worker *workers; /* linked by prev, next */
     struct nl_work *waiting;   /* by serial, oldest first */
+    struct lane *lanes;        /* of those with a filter, by that */
+    struct nl_work *marks;     /* the events among them */
     struct nl_work *by_hash;   /* shared: those with a msgId */
     uint64_t messages, bytes;  /* waiting and outstanding */
     uint64_t dropped;          /* not told yet */
     uint64_t told_ms;          /* when that was told last */
+    uint64_t loss_ms;          /* not before this is one lost for which nobody came */
     uint64_t due_ms;           /* TIMED: when to look again */
     bool changed;              /* its members or their filters: all that waits is to be looked at */
     enum { NL_GROUP_IDLE, NL_GROUP_TIMED, NL_GROUP_DIRTY } place;
