@@ -41,6 +41,7 @@ struct nl_lobbies {
     struct nl_roster_allowance allowance;
     uint64_t seed;
     struct lobby *by_slug;
+    unsigned flights; /* lobbies with a request on its way */
     bool up, dirty;
     uint64_t next_ms;
 };
@@ -70,6 +71,10 @@ static struct lobby *find_lobby(const struct nl_lobbies *l, struct nl_slice slug
     return lobby;
 }
 
+static void link_lobby(struct lobby *lobby) {
+    HASH_ADD_KEYPTR(hh, lobby->l->by_slug, lobby->slug, strlen(lobby->slug), lobby);
+}
+
 static struct lobby *get_lobby(struct nl_lobbies *l, struct nl_slice slug) {
     struct lobby *lobby = find_lobby(l, slug);
 
@@ -80,8 +85,13 @@ static struct lobby *get_lobby(struct nl_lobbies *l, struct nl_slice slug) {
     lobby->l = l;
     nl_roster_init(&lobby->roster, &l->allowance);
     nl_buffer_init(&lobby->rooms);
-    HASH_ADD_KEYPTR(hh, l->by_slug, lobby->slug, slug.len, lobby);
+    link_lobby(lobby);
     return lobby;
+}
+
+static void forget_id(struct lobby *lobby) {
+    free(lobby->id);
+    lobby->id = NULL;
 }
 
 static void free_lobby(struct lobby *lobby) {
@@ -89,7 +99,7 @@ static void free_lobby(struct lobby *lobby) {
     HASH_DEL(lobby->l->by_slug, lobby);
     nl_roster_clear(&lobby->roster);
     nl_buffer_deinit(&lobby->rooms);
-    free(lobby->id);
+    forget_id(lobby);
     free(lobby->slug);
     free(lobby);
 }
@@ -257,11 +267,20 @@ static void send(struct lobby *lobby, enum flight flight, enum nl_frame_type typ
     lobby->fence = 0;
     if (flight == LISTING)
         lobby->wanted = false;
+    lobby->l->flights++;
+    /* To the end: others are before it next time. */
+    HASH_DEL(lobby->l->by_slug, lobby);
+    link_lobby(lobby);
+}
+
+static void end_flight(struct lobby *lobby) {
+    lobby->l->flights -= lobby->flight != IDLE;
+    lobby->flight = IDLE;
 }
 
 /* What is to be sent next; UNKNOWN = nothing. */
 static enum nl_frame_type next_request(const struct lobby *lobby, uint64_t now_ms) {
-    if (lobby->flight != IDLE || !lobby->l->up)
+    if (lobby->flight != IDLE || !lobby->l->up || lobby->l->flights >= NL_LOBBY_FLIGHTS)
         return NL_FRAME_UNKNOWN;
     if (lobby->watches != NULL && (!lobby->subscribed || lobby->renew_ms <= now_ms))
         return NL_FRAME_LOBBY_SUBSCRIBE;
@@ -447,7 +466,7 @@ static bool answers(const struct lobby *lobby, enum nl_frame_type type) {
 static void on_answer(struct lobby *lobby, const struct nl_frame *frame, uint64_t now_ms) {
     enum flight flight = lobby->flight;
 
-    lobby->flight = IDLE;
+    end_flight(lobby);
     if (flight == UNSUBSCRIBING) {
         lobby->subscribed = false;
         nl_roster_clear(&lobby->roster);
@@ -471,8 +490,13 @@ static struct lobby *meant_by(struct nl_lobbies *l, struct nl_slice id, struct n
     if (found != NULL)
         return found;
     HASH_ITER(hh, l->by_slug, lobby, tmp) {
-        if (lobby->id != NULL && nl_slice_equal(nl_slice_str(lobby->id), id))
-            return lobby;
+        if (lobby->id != NULL && nl_slice_equal(nl_slice_str(lobby->id), id)) {
+            if (has_room(lobby, room))
+                return lobby;
+            /* It has a new room, or the id was another's: its next list tells. */
+            forget_id(lobby);
+            lobby->wanted = unlisted = true;
+        }
         if (!lobby->subscribed || lobby->id != NULL)
             continue;
         unlisted = unlisted || !lobby->filled;
@@ -536,7 +560,7 @@ void nl_lobbies_fence_passed(struct nl_lobbies *l, uint64_t fence) {
         if (lobby->flight == UNSUBSCRIBING)
             lobby->subscribed = false;
         lobby->wanted = lobby->asks != NULL || (lobby->subscribed && lobby->flight == LISTING);
-        lobby->flight = IDLE;
+        end_flight(lobby);
     }
     l->dirty = true;
 }
@@ -647,8 +671,9 @@ void nl_lobbies_down(struct nl_lobbies *l) {
     l->up = false;
     l->dirty = true;
     HASH_ITER(hh, l->by_slug, lobby, tmp) {
-        lobby->flight = IDLE;
+        end_flight(lobby);
         lobby->subscribed = lobby->wanted = false;
+        forget_id(lobby);
         DL_FOREACH_SAFE(lobby->asks, ask, next) {
             if (ask->type == NL_REQUEST_LOBBY_SUBSCRIBE)
                 answer_pending(lobby, ask);

@@ -14,7 +14,8 @@
  *
  * Events may name the lobby by an id of the broker's own. It is learned when only one lobby can be meant: the
  * only one whose id is not known and that has the room. As long as several can, they are fetched instead, and
- * the difference is told.
+ * the difference is told. It is forgotten when an event shows it in a room that the lobby does not have, and
+ * with the link.
  *
  * Pure: no loop, no clock.
  */
@@ -27,6 +28,7 @@
 #include "daemon/model/asks.h"
 
 #define NL_LOBBY_RENEW_MS 240000
+#define NL_LOBBY_FLIGHTS 32 /* requests on their way at a time, one a lobby */
 #define NL_LOBBY_BYTES (UINT64_C(32) << 20) /* of the rosters of all lobbies */
 
 struct nl_lobbies_limits {

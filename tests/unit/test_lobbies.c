@@ -93,15 +93,19 @@ static bool say(struct world *w, const char *text) {
     return ours;
 }
 
-static void event(struct world *w, const char *what, const char *id, const char *data) {
+static void event_in(struct world *w, const char *what, const char *id, const char *room, const char *data) {
     char text[300];
 
     snprintf(text, sizeof(text),
-             "{\"type\":\"lobbyPresence\",\"event\":\"%s\",\"lobbyId\":\"%s\",\"roomId\":\"ops\",\"actorId\":"
+             "{\"type\":\"lobbyPresence\",\"event\":\"%s\",\"lobbyId\":\"%s\",\"roomId\":\"%s\",\"actorId\":"
              "\"bob\","
              "\"data\":%s}",
-             what, id, data);
+             what, id, room, data);
     assert_true(say(w, text));
+}
+
+static void event(struct world *w, const char *what, const char *id, const char *data) {
+    event_in(w, what, id, "ops", data);
 }
 
 static void request(struct world *w, unsigned peer, const char *type, const char *slug) {
@@ -246,6 +250,66 @@ static void no_id_is_learned_while_a_lobby_is_not_listed(void **state) {
     w->told[1][0] = '\0';
 }
 
+/* An event in a room that the lobby does not have: the room is new, or the id was learned for the wrong one. */
+static void a_wrong_id_is_forgotten(void **state) {
+    struct world *w = *state;
+
+    enter(w, 0);
+    event(w, "update", "lobby-17", "{\"n\":2}");
+    expect_told(w, 0, "\"lobbyId\":\"all\"");
+    event_in(w, "join", "lobby-17", "elsewhere", "{\"n\":3}");
+    expect_told(w, 0, NULL);
+    expect_sent(w, "getLobbyPresence all;");
+    event(w, "update", "lobby-18", "{\"n\":4}"); /* nothing is learned from the old list */
+    expect_told(w, 0, "\"lobbyId\":\"all\"");
+    assert_true(say(w, SNAPSHOT("lobbyPresenceList", "all", ACTOR("bob", "4"))));
+    event(w, "update", "lobby-18", "{\"n\":5}");
+    expect_told(w, 0, "\"n\":5");
+}
+
+/* The ids may be others on another connection. */
+static void ids_are_forgotten_with_the_link(void **state) {
+    struct world *w = *state;
+
+    enter(w, 0);
+    event(w, "update", "lobby-17", "{\"n\":2}");
+    expect_told(w, 0, "\"n\":2");
+    nl_lobbies_down(w->l);
+    nl_lobbies_up(w->l);
+    expect_sent(w, "lobbySubscribe all;");
+    assert_true(say(w, "{\"type\":\"lobbySubscribed\",\"lobbyId\":\"all\",\"presence\":{}}"));
+    expect_sent(w, "getLobbyPresence all;");
+    assert_true(say(w, SNAPSHOT("lobbyPresenceList", "all", ACTOR("bob", "2"))));
+    expect_told(w, 0, NULL);
+    event(w, "update", "lobby-99", "{\"n\":3}");
+    expect_told(w, 0, "\"n\":3");
+}
+
+static void few_requests_are_on_their_way(void **state) {
+    struct world *w = *state;
+    char slug[16];
+
+    for (unsigned i = 0; i < NL_LOBBY_FLIGHTS + 2; i++) {
+        snprintf(slug, sizeof(slug), "l%u", i);
+        request(w, 0, "getLobbyPresence", slug);
+    }
+    nl_lobbies_run(w->l, w->now);
+    assert_non_null(strstr(w->sent, "getLobbyPresence l31;"));
+    assert_null(strstr(w->sent, "getLobbyPresence l32;"));
+    w->sent[0] = '\0';
+    assert_true(nl_lobbies_next(w->l) > w->now); /* it waits for an answer, and does not turn */
+    assert_true(say(w, SNAPSHOT("lobbyPresenceList", "l7", "")));
+    request(w, 1, "getLobbyPresence", "l7"); /* those before it come first */
+    expect_sent(w, "getLobbyPresence l32;");
+    assert_true(say(w, SNAPSHOT("lobbyPresenceList", "l3", "")));
+    expect_sent(w, "getLobbyPresence l33;");
+    nl_lobbies_down(w->l);
+    nl_lobbies_up(w->l);
+    nl_lobbies_run(w->l, w->now);
+    assert_non_null(strstr(w->sent, "getLobbyPresence l0;")); /* none is counted twice */
+    nl_lobbies_fail_all(w->l, NL_ERROR_TIMEOUT);
+}
+
 static void a_leave_is_looked_after(void **state) {
     struct world *w = *state;
 
@@ -300,6 +364,9 @@ int main(void) {
         TEST(it_is_renewed),
         TEST(the_brokers_own_id_is_learned),
         TEST(no_id_is_learned_while_a_lobby_is_not_listed),
+        TEST(a_wrong_id_is_forgotten),
+        TEST(ids_are_forgotten_with_the_link),
+        TEST(few_requests_are_on_their_way),
         TEST(a_leave_is_looked_after),
         TEST(a_refusal_ends_it_for_all),
         TEST(what_is_never_answered_times_out),
