@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures: one stand-in broker per flavor for all tests, reset before each; a daemon on demand."""
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any, Callable, Iterator
@@ -13,6 +14,11 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "broker")]
 import wsclient  # noqa: E402
 from control import Broker  # noqa: E402
 from harness import Client, Daemon, alice  # noqa: E402
+
+
+# A shell starts what it puts in the background with SIGINT ignored, and that would pass to every program of
+# the tests; with a handler here they have the default.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
