@@ -228,12 +228,15 @@ void nl_filters_copy(struct nl_filters *to, const struct nl_filters *from) {
         to->items[to->count] = filter_copy(&from->items[to->count]);
 }
 
-static struct nl_filter *find(const struct nl_filters *f, const struct nl_filter *filter) {
+static struct nl_filter *find_key(const struct nl_filters *f, struct nl_slice key) {
     for (size_t i = 0; i < f->count; i++)
-        if (f->items[i].key_len == filter->key_len &&
-            memcmp(f->items[i].key, filter->key, filter->key_len) == 0)
+        if (f->items[i].key_len == key.len && memcmp(f->items[i].key, key.ptr, key.len) == 0)
             return &f->items[i];
     return NULL;
+}
+
+static struct nl_filter *find(const struct nl_filters *f, const struct nl_filter *filter) {
+    return find_key(f, nl_slice(filter->key, filter->key_len));
 }
 
 static void append(struct nl_filters *f, struct nl_filter filter) {
@@ -278,6 +281,10 @@ enum nl_error nl_filters_parse(struct nl_filters *out, struct json_object *array
     if (error != NL_OK)
         nl_filters_deinit(out);
     return error;
+}
+
+bool nl_filters_have(const struct nl_filters *f, struct nl_slice key) {
+    return find_key(f, key) != NULL;
 }
 
 enum nl_error nl_filters_add(struct nl_filters *f, const struct nl_filters *more) {

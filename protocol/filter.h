@@ -19,6 +19,7 @@
 #define NL_PROTOCOL_FILTER_H
 
 #include <json-c/json.h>
+#include <stdbool.h>
 
 #include "protocol/buffer.h"
 #include "protocol/errors.h"
@@ -49,6 +50,9 @@ void nl_filters_copy(struct nl_filters *to, const struct nl_filters *from); /* t
  * different ones). *why is a static text.
  */
 enum nl_error nl_filters_parse(struct nl_filters *out, struct json_object *array, const char **why);
+
+/* Is the filter with this key in the list? */
+bool nl_filters_have(const struct nl_filters *f, struct nl_slice key);
 
 /* Adds those of more that are not in f yet; TOO_MANY_FILTERS leaves f as it was. */
 enum nl_error nl_filters_add(struct nl_filters *f, const struct nl_filters *more);

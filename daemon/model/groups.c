@@ -18,17 +18,24 @@ struct ticket {
  * have without a look at all that waits. */
 struct lane {
     struct nl_work *works; /* linked by lane_prev, lane_next; never NULL */
+    struct nl_work *hint;  /* near which the next one may belong; or NULL */
     UT_hash_handle hh;     /* in nl_group.lanes */
     char key[];
 };
 
-/* A message that waits or is outstanding; or an event in its place among those that wait. */
+/* An event in its place between the messages that were there before it came and those behind. */
+struct mark {
+    struct nl_line *line;
+    enum nl_event event;
+    uint64_t order;
+    struct mark *prev, *next; /* in nl_group.marks */
+};
+
+/* A message that waits or is outstanding. */
 struct nl_work {
     struct nl_group *group;
     struct nl_worker *worker; /* NULL = it waits */
     struct ticket *ticket;    /* its line is on the way */
-    struct nl_line *mark;     /* of an event; or */
-    enum nl_event event;
     uint8_t *frame;
     size_t len;
     struct nl_slice key, msg_id; /* views into frame */
@@ -41,7 +48,7 @@ struct nl_work {
     bool settling, redelivered;
     struct nl_work *prev, *next; /* in nl_group.waiting or nl_worker.outstanding */
     struct lane *lane;           /* while it waits; NULL = it has no filter */
-    struct nl_work *lane_prev, *lane_next; /* in lane.works or nl_group.marks */
+    struct nl_work *lane_prev, *lane_next;
     UT_hash_handle hh;           /* in nl_group.by_hash */
     UT_hash_handle hh_ack;       /* in nl_groups.by_ack_id */
     uint64_t msg_key;            /* see msg_key(); while it is in nl_groups.by_msg_id */
@@ -129,10 +136,6 @@ static void forget_ack_id(struct nl_work *work) {
     work->ack_id = 0;
 }
 
-static int by_order(const struct nl_work *a, const struct nl_work *b) {
-    return a->order < b->order ? -1 : a->order > b->order;
-}
-
 static struct lane *lane_find(const struct nl_group *g, struct nl_slice key) {
     struct lane *lane = NULL;
 
@@ -158,30 +161,50 @@ static void wait_last(struct nl_work *work) {
 
     DL_APPEND(g->waiting, work);
     work->lane = lane_of(g, work->key);
-    if (work->mark != NULL)
-        DL_APPEND2(g->marks, work, lane_prev, lane_next);
-    else if (work->lane != NULL)
+    if (work->lane != NULL)
         DL_APPEND2(work->lane->works, work, lane_prev, lane_next);
 }
 
-/* It waits again, in its old place. What comes back is older than nearly all that waits. */
+/* The first of a list, by order, that is newer; NULL = none. It is looked for from hint on, both ways: what
+ * comes back together belongs together. */
+static struct nl_work *first_newer(struct nl_work *head, struct nl_work *hint, uint64_t order, bool in_lane) {
+    struct nl_work *at = hint != NULL ? hint : head;
+
+    while (at != NULL && at != head && (in_lane ? at->lane_prev : at->prev)->order > order)
+        at = in_lane ? at->lane_prev : at->prev;
+    while (at != NULL && at->order < order)
+        at = in_lane ? at->lane_next : at->next;
+    return at;
+}
+
+/* It waits again, in its old place. */
 static void wait_again(struct nl_work *work) {
-    work->lane = lane_of(work->group, work->key);
-    DL_INSERT_INORDER(work->group->waiting, work, by_order);
-    if (work->lane != NULL)
-        DL_INSERT_INORDER2(work->lane->works, work, by_order, lane_prev, lane_next);
+    struct nl_group *g = work->group;
+    struct lane *lane = lane_of(g, work->key);
+    struct nl_work *next = first_newer(g->waiting, g->hint, work->order, false);
+
+    DL_PREPEND_ELEM(g->waiting, next, work);
+    g->hint = work;
+    work->lane = lane;
+    if (lane == NULL)
+        return;
+    next = first_newer(lane->works, lane->hint, work->order, true);
+    DL_PREPEND_ELEM2(lane->works, next, work, lane_prev, lane_next);
+    lane->hint = work;
 }
 
 static void wait_no_more(struct nl_work *work) {
     struct nl_group *g = work->group;
     struct lane *lane = work->lane;
 
+    if (g->hint == work)
+        g->hint = work->next;
     DL_DELETE(g->waiting, work);
-    if (work->mark != NULL)
-        DL_DELETE2(g->marks, work, lane_prev, lane_next);
     if (lane == NULL)
         return;
     work->lane = NULL;
+    if (lane->hint == work)
+        lane->hint = work->lane_next;
     DL_DELETE2(lane->works, work, lane_prev, lane_next);
     if (lane->works == NULL) {
         HASH_DEL(g->lanes, lane);
@@ -205,12 +228,6 @@ static void unlink_work(struct nl_work *work) {
     work->ticket = NULL;
 }
 
-static void work_free(struct nl_work *work) {
-    nl_line_unref(work->mark);
-    free(work->frame);
-    free(work);
-}
-
 /* Ends it. got: a client has it, so it is not taken again. */
 static void finish(struct nl_work *work, bool got) {
     struct nl_group *g = work->group;
@@ -227,7 +244,8 @@ static void finish(struct nl_work *work, bool got) {
     g->messages--;
     g->bytes -= work->len;
     g->all->bytes -= work->len;
-    work_free(work);
+    free(work->frame);
+    free(work);
     nl_receipt_release(receipt, got);
 }
 
@@ -245,22 +263,23 @@ static void give_back(struct nl_work *work) {
     nl_group_touch(g);
 }
 
-struct nl_group *nl_group_free(struct nl_group *g) {
-    struct nl_work *work, *tmp;
+static void mark_free(struct nl_group *g, struct mark *mark) {
+    DL_DELETE(g->marks, mark);
+    g->mark_count--;
+    nl_line_unref(mark->line);
+    free(mark);
+}
 
+struct nl_group *nl_group_free(struct nl_group *g) {
     if (g == NULL)
         return NULL;
     assert(g->workers == NULL);
-    DL_FOREACH_SAFE(g->waiting, work, tmp) {
-        if (work->mark == NULL) {
-            g->all->lost += g->shared;
-            finish(work, false);
-        } else {
-            unlink_work(work);
-            work_free(work);
-        }
+    while (g->waiting != NULL) {
+        g->all->lost += g->shared;
+        finish(g->waiting, false);
     }
-    assert(g->lanes == NULL);
+    while (g->marks != NULL)
+        mark_free(g, g->marks);
     DL_DELETE(g->all->lists[g->place], g);
     free(g);
     return NULL;
@@ -276,6 +295,7 @@ void nl_group_join(struct nl_group *g, struct nl_subscription *sub, bool manual,
     worker->manual = manual;
     worker->prefetch = prefetch;
     worker->turn = g->all->turns;
+    worker->heard = g->all->serial;
     sub->worker = worker;
     DL_APPEND(g->workers, worker);
 }
@@ -284,9 +304,8 @@ void nl_group_leave(struct nl_subscription *sub) {
     struct nl_worker *worker = sub->worker;
     struct nl_group *g = worker->group;
 
-    /* The newest first: each then goes in front of those before it, without a search. */
     while (worker->outstanding != NULL)
-        give_back(worker->outstanding->prev);
+        give_back(worker->outstanding);
     DL_DELETE(g->workers, worker);
     sub->worker = NULL;
     free(worker);
@@ -298,8 +317,27 @@ static bool may_have_more(const struct nl_worker *worker, uint64_t now_ms) {
            (worker->prefetch == 0 || worker->count < worker->prefetch);
 }
 
+/* The next event that the worker is to hear; NULL = none waits. */
+static const struct mark *next_mark(const struct nl_worker *worker) {
+    const struct mark *mark;
+
+    DL_FOREACH(worker->group->marks, mark) {
+        if (mark->order > worker->heard)
+            return mark;
+    }
+    return NULL;
+}
+
+/* Has it to hear an event first? */
+static bool held_back(const struct nl_worker *worker, const struct nl_work *work) {
+    const struct mark *mark = next_mark(worker);
+
+    return mark != NULL && mark->order < work->order;
+}
+
 /* Who gets a message: the best so far, while all whose filters match are gone through. */
 struct choice {
+    const struct nl_work *work; /* NULL: only whether somebody's match */
     struct nl_worker *best;
     bool matched;
     uint64_t now_ms;
@@ -312,20 +350,31 @@ static void consider(void *ctx, struct nl_subscription *sub) {
     if (worker == NULL)
         return;
     c->matched = true;
-    if (!may_have_more(worker, c->now_ms))
+    if (c->work == NULL || !may_have_more(worker, c->now_ms) || held_back(worker, c->work))
         return;
     if (c->best == NULL || worker->count < c->best->count ||
         (worker->count == c->best->count && worker->turn < c->best->turn))
         c->best = worker;
 }
 
-static struct choice choose(const struct nl_group *g, struct nl_slice key, uint64_t now_ms) {
-    struct choice c = {.now_ms = now_ms};
-
+static void look(const struct nl_group *g, struct nl_slice key, struct choice *c) {
     if (g->shared)
-        nl_wishes_each(g->wishes, key, consider, &c);
+        nl_wishes_each(g->wishes, key, consider, c);
     else if (g->workers != NULL)
-        consider(&c, g->workers->subscription); /* the topic has matched it */
+        consider(c, g->workers->subscription); /* the topic has matched it */
+}
+
+static bool anyone_matches(const struct nl_group *g, struct nl_slice key) {
+    struct choice c = {0};
+
+    look(g, key, &c);
+    return c.matched;
+}
+
+static struct choice choose(const struct nl_work *work, uint64_t now_ms) {
+    struct choice c = {.work = work, .now_ms = now_ms};
+
+    look(work->group, work->key, &c);
     return c;
 }
 
@@ -386,17 +435,12 @@ static void tell_workers(struct nl_group *g, enum nl_event event, struct nl_line
     }
 }
 
-static void pass_mark(struct nl_work *work) {
-    unlink_work(work);
-    tell_workers(work->group, work->event, work->mark);
-    work_free(work);
-}
-
-/* Nobody's filters match: how long it waits for one whose do is counted from now on. Past that it is lost. */
+/* Nobody's filters match: how long it waits for one whose do is counted from now on, or from when nobody is
+ * on the way. Past that it is lost. */
 static void let_linger(struct nl_work *work, uint64_t now_ms) {
     struct nl_group *g = work->group;
 
-    if (work->lost_at_ms == 0)
+    if (work->lost_at_ms == 0 || g->all->ops.awaited(g->all->ops.ctx, g->owner, work->key))
         work->lost_at_ms = now_ms + NL_GROUP_LINGER_MS;
     if (work->lost_at_ms <= now_ms)
         lose(work);
@@ -405,7 +449,7 @@ static void let_linger(struct nl_work *work, uint64_t now_ms) {
 }
 
 static void hand_or_keep(struct nl_work *work, uint64_t now_ms) {
-    struct choice c = choose(work->group, work->key, now_ms);
+    struct choice c = choose(work, now_ms);
 
     if (c.best != NULL)
         hand(work, c.best);
@@ -415,18 +459,13 @@ static void hand_or_keep(struct nl_work *work, uint64_t now_ms) {
         work->lost_at_ms = 0;
 }
 
-/* Looks at all that waits, and hands out what can be. An event is not overtaken, and does not overtake. */
+/* Looks at all that waits, and hands out what can be. */
 static void hand_out_all(struct nl_group *g, uint64_t now_ms) {
     struct nl_work *work, *tmp;
 
     g->loss_ms = UINT64_MAX;
     DL_FOREACH_SAFE(g->waiting, work, tmp) {
-        if (work->mark == NULL)
-            hand_or_keep(work, now_ms);
-        else if (work == g->waiting)
-            pass_mark(work);
-        else
-            return;
+        hand_or_keep(work, now_ms);
     }
 }
 
@@ -436,7 +475,7 @@ static struct nl_work *older(struct nl_work *a, struct nl_work *b) {
     return a->order < b->order ? a : b;
 }
 
-/* The oldest that waits for this worker's filters; NULL = none, or there is an event before it. */
+/* The oldest that waits and that this worker's filters match. */
 static struct nl_work *oldest_for(const struct nl_worker *worker) {
     const struct nl_group *g = worker->group;
     struct nl_work *oldest = g->shared ? NULL : g->waiting; /* not shared: the topic has matched it */
@@ -452,25 +491,65 @@ static struct nl_work *oldest_for(const struct nl_worker *worker) {
         else if (lane != NULL)
             oldest = older(oldest, lane->works);
     }
-    return older(oldest, g->marks) == g->marks ? NULL : oldest;
+    return oldest;
+}
+
+static void hear(struct nl_worker *worker, const struct mark *mark) {
+    struct nl_groups *all = worker->group->all;
+
+    if (worker->heard >= mark->order)
+        return;
+    worker->heard = mark->order;
+    worker->freed = true;
+    all->ops.event(all->ops.ctx, worker->subscription->peer, mark->event, nl_line_ref(mark->line));
+}
+
+/* The worker hears the events before which nothing waits for it any more. */
+static void pass_marks(struct nl_worker *worker) {
+    const struct nl_work *oldest = oldest_for(worker);
+    const struct mark *mark;
+
+    while ((mark = next_mark(worker)) != NULL && (oldest == NULL || oldest->order > mark->order))
+        hear(worker, mark);
+}
+
+/* Events go to each worker in their place among what it gets, and end when all have heard them. */
+static void pass_all_marks(struct nl_group *g) {
+    uint64_t heard = UINT64_MAX;
+    struct nl_worker *worker;
+
+    if (g->marks == NULL)
+        return;
+    DL_FOREACH(g->workers, worker) {
+        pass_marks(worker);
+        heard = earlier(heard, worker->heard);
+    }
+    while (g->marks != NULL && g->marks->order <= heard)
+        mark_free(g, g->marks);
+}
+
+static struct nl_worker *one_freed(const struct nl_group *g) {
+    struct nl_worker *worker;
+
+    DL_FOREACH(g->workers, worker) {
+        if (worker->freed)
+            return worker;
+    }
+    return NULL;
 }
 
 /* One that may have more than before is given what waits for it; nothing else can have changed for the rest.
  * Another may be the less busy one for a message, and gets that. */
 static void hand_to_freed(struct nl_group *g, uint64_t now_ms) {
     struct nl_worker *worker;
+    struct nl_work *work;
 
-    DL_FOREACH(g->workers, worker) {
-        struct nl_work *work;
-
-        if (!worker->freed)
-            continue;
+    for (pass_all_marks(g); (worker = one_freed(g)) != NULL; pass_all_marks(g)) {
         worker->freed = false;
-        while (may_have_more(worker, now_ms) && (work = oldest_for(worker)) != NULL)
-            hand(work, choose(g, work->key, now_ms).best);
+        while (may_have_more(worker, now_ms) && (work = oldest_for(worker)) != NULL &&
+               !held_back(worker, work))
+            hand(work, choose(work, now_ms).best);
     }
-    if (g->marks != NULL && g->waiting == g->marks)
-        hand_out_all(g, now_ms); /* what is behind the event can go now */
 }
 
 static void tell_dropped(struct nl_group *g, uint64_t now_ms) {
@@ -494,9 +573,7 @@ static uint64_t group_due(const struct nl_group *g, uint64_t now_ms) {
     uint64_t due = g->dropped > 0 ? g->told_ms + NL_GROUP_REST_MS : UINT64_MAX;
     const struct nl_worker *worker;
 
-    /* One whose time is over stands behind an event: it is looked at when that is passed. */
-    if (g->loss_ms > now_ms)
-        due = earlier(due, g->loss_ms);
+    due = earlier(due, g->loss_ms);
     DL_FOREACH(g->workers, worker) {
         if (g->waiting != NULL && worker->rests_until_ms > now_ms)
             due = earlier(due, worker->rests_until_ms);
@@ -525,9 +602,8 @@ static void serve(struct nl_group *g, uint64_t now_ms) {
     if (g->changed || g->loss_ms <= now_ms) {
         g->changed = false;
         hand_out_all(g, now_ms);
-    } else {
-        hand_to_freed(g, now_ms);
     }
+    hand_to_freed(g, now_ms);
     tell_dropped(g, now_ms);
 }
 
@@ -583,17 +659,12 @@ uint64_t nl_groups_next(const struct nl_groups *all) {
 /* ---- taking messages ---- */
 
 static bool drop_oldest(struct nl_group *g) {
-    struct nl_work *work;
-
-    DL_FOREACH(g->waiting, work) {
-        if (work->mark != NULL)
-            continue;
-        g->dropped++;
-        lose(work);
-        nl_group_touch(g);
-        return true;
-    }
-    return false;
+    if (g->waiting == NULL)
+        return false;
+    g->dropped++;
+    lose(g->waiting);
+    nl_group_touch(g);
+    return true;
 }
 
 static struct nl_group *largest(const struct nl_groups *all) {
@@ -670,7 +741,7 @@ bool nl_group_take(struct nl_group *g, const struct nl_group_message *a, uint64_
 
     if (had_before(g, a))
         return false;
-    if (g->workers != NULL && !choose(g, a->key, now_ms).matched)
+    if (g->workers != NULL && !anyone_matches(g, a->key))
         return false;
     if (!make_room(g, a->frame->whole.len)) {
         g->dropped++;
@@ -678,24 +749,29 @@ bool nl_group_take(struct nl_group *g, const struct nl_group_message *a, uint64_
         nl_group_touch(g);
         return false;
     }
+    hand_to_freed(g, now_ms);
     work = work_new(g, a);
-    /* Who has it is open while older ones are to be looked at first. */
-    if (g->place != NL_GROUP_DIRTY && g->marks == NULL)
+    /* Who has it is open while all that is older is to be looked at again. */
+    if (!g->changed)
         hand_or_keep(work, now_ms);
-    if (g->loss_ms != UINT64_MAX || g->waiting != NULL)
+    if (g->waiting != NULL)
         stir(g); /* there may be a time to watch */
     return true;
 }
 
 void nl_group_mark(struct nl_group *g, enum nl_event event, struct nl_line *line, uint64_t now_ms) {
-    struct nl_work *work = nl_calloc(1, sizeof(*work));
+    struct mark *mark = nl_calloc(1, sizeof(*mark));
+    struct nl_worker *worker;
 
-    work->group = g;
-    work->mark = line;
-    work->event = event;
-    work->order = ++g->all->serial;
-    wait_last(work);
-    hand_out_all(g, now_ms);
+    mark->line = line;
+    mark->event = event;
+    mark->order = ++g->all->serial;
+    DL_APPEND(g->marks, mark);
+    if (++g->mark_count > NL_GROUP_MARKS)
+        DL_FOREACH(g->workers, worker) {
+            hear(worker, g->marks);
+        }
+    hand_to_freed(g, now_ms);
 }
 
 /* ---- acknowledgement ---- */

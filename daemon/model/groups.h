@@ -15,8 +15,13 @@
  * goes to whoever can have it next, with "redelivered". A worker whose line was thrown away rests for
  * NL_GROUP_REST_MS: it does not read.
  *
- * A message that no worker's filters match waits NL_GROUP_LINGER_MS for one who comes; then it is lost: it is
- * counted, and not acknowledged. So it is with all messages when the last worker has gone.
+ * A message that no worker's filters match waits NL_GROUP_LINGER_MS for one who comes, and longer while one is
+ * on the way; then it is lost: it is counted, and not acknowledged. So it is with all messages when the last
+ * worker has gone.
+ *
+ * Events (the begin and the end of a replay) have their place in the order of the messages. A worker hears one
+ * when no older message waits that it could have, and gets no newer one before. Of more than NL_GROUP_MARKS
+ * that not all have heard the oldest is told at once.
  *
  * In a load-balanced group each msgId goes out once: one that waits, is outstanding or was done with before
  * is not taken again. What was lost is.
@@ -44,10 +49,12 @@
 #define NL_GROUP_LINGER_MS 500
 #define NL_GROUP_REST_MS 1000
 #define NL_GROUP_MESSAGES 10000
+#define NL_GROUP_MARKS 64
 #define NL_GROUP_BYTES (UINT64_C(16) << 20)
 #define NL_GROUPS_BYTES (UINT64_C(128) << 20)
 
 struct lane;
+struct mark;
 struct nl_group;
 struct nl_work;
 
@@ -67,6 +74,8 @@ struct nl_groups_ops {
     void (*event)(void *ctx, struct nl_peer *peer, enum nl_event event, struct nl_line *line);
     /* nl_groups_run() has something to do. */
     void (*wake)(void *ctx);
+    /* Is a worker on its way that could take messages with this filter's key (len 0 = none)? */
+    bool (*awaited)(void *ctx, void *owner, struct nl_slice key);
     /* The group has no worker and no message any more; it may be freed here. */
     void (*over)(void *ctx, void *owner, uint64_t now_ms);
     void *ctx;
@@ -83,6 +92,7 @@ struct nl_worker {
     bool failed; /* a line was thrown away since the last run */
     bool freed;  /* it may have more than when it was looked at last */
     uint64_t rests_until_ms;
+    uint64_t heard;                /* the order of the last event it was told, or of its joining */
     uint64_t turn;                 /* when it got its last message, counted in messages */
     struct nl_worker *prev, *next; /* in nl_group.workers */
 };
@@ -94,9 +104,11 @@ struct nl_group {
     struct nl_slice topic;     /* borrowed from the owner */
     bool shared;               /* load-balanced; else it is of one subscription */
     struct nl_worker *workers; /* linked by prev, next */
-    struct nl_work *waiting;   /* by serial, oldest first */
+    struct nl_work *waiting;   /* by order, oldest first */
+    struct nl_work *hint;      /* among them, near which the next one may belong that comes back; or NULL */
     struct lane *lanes;        /* of those with a filter, by that */
-    struct nl_work *marks;     /* the events among them */
+    struct mark *marks;        /* events that not all workers have heard, oldest first */
+    uint32_t mark_count;
     struct nl_work *by_hash;   /* shared: those with a msgId */
     uint64_t messages, bytes;  /* waiting and outstanding */
     uint64_t dropped;          /* not told yet */
@@ -152,7 +164,8 @@ struct nl_group_message {
 /* Takes a message; hands it out at once where that can be. False: it is for nobody here, or not new. */
 bool nl_group_take(struct nl_group *g, const struct nl_group_message *a, uint64_t now_ms);
 
-/* An event that goes to all workers, behind the messages that wait now. Takes over line. */
+/* An event that goes to all workers; to each behind the messages that wait now and that it could have. Takes
+ * over line. */
 void nl_group_mark(struct nl_group *g, enum nl_event event, struct nl_line *line, uint64_t now_ms);
 
 /* What the client has outstanding under this ackId or msgId; NULL = nothing. */

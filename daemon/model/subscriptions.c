@@ -37,7 +37,7 @@ struct nl_subscriptions *nl_subscriptions_new(const struct nl_subscriptions_limi
                                               enum nl_reported reported, bool learns, uint64_t seed) {
     struct nl_subscriptions *s = nl_calloc(1, sizeof(*s));
     struct nl_groups_ops groups_ops = {
-        .hand = hand, .event = group_event, .wake = wake, .over = group_over, .ctx = s};
+        .hand = hand, .event = group_event, .wake = wake, .awaited = nl_subscriptions_awaited, .over = group_over, .ctx = s};
 
     s->limits = *limits;
     s->ops = *ops;

@@ -52,6 +52,25 @@ const char *nl_subscriptions_conflict(const struct nl_topic *t, const struct nl_
     return NULL;
 }
 
+/* Somebody's wish may match such messages when the broker has confirmed it. */
+static bool may_match(const struct nl_change *c, struct nl_slice key) {
+    if (c->type == NL_REQUEST_UNSUBSCRIBE || c->type == NL_REQUEST_REMOVE_FILTERS)
+        return false;
+    return c->filters.count == 0 || nl_filters_have(&c->filters, key);
+}
+
+bool nl_subscriptions_awaited(void *ctx, void *owner, struct nl_slice key) {
+    const struct nl_topic *t = owner;
+    const struct nl_change *c;
+
+    (void)ctx;
+    DL_FOREACH(t->queue, c) {
+        if (may_match(c, key))
+            return true;
+    }
+    return nl_wishes_awaited(&t->wishes, key);
+}
+
 void nl_subscriptions_set_mode(struct nl_subscriptions *s, struct nl_topic *t, const char *mode) {
     if (!same_mode(t->mode, mode))
         t->group = nl_group_free(t->group); /* what it still had was for another group */

@@ -147,6 +147,9 @@ void nl_subscriptions_hold_mode(struct nl_topic *t, bool held);
 const char *nl_subscriptions_conflict(const struct nl_topic *t, const struct nl_subscription *sub,
                                       const struct nl_change *c);
 
+/* nl_groups_ops.awaited; the owner is the topic. */
+bool nl_subscriptions_awaited(void *ctx, void *owner, struct nl_slice key);
+
 /* The first wish on a topic says its mode. */
 void nl_subscriptions_set_mode(struct nl_subscriptions *s, struct nl_topic *t, const char *mode);
 

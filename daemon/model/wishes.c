@@ -91,10 +91,7 @@ static struct nl_interest *interest_in(const struct nl_subscription *sub, const 
 }
 
 static bool list_has(const struct nl_filters *filters, const struct nl_key *key) {
-    for (size_t i = 0; i < filters->count; i++)
-        if (filters->items[i].key_len == key->len && memcmp(filters->items[i].key, key->name, key->len) == 0)
-            return true;
-    return false;
+    return nl_filters_have(filters, nl_slice(key->name, key->len));
 }
 
 /* How many keys that nobody else wishes sub would give up for filters. */
@@ -407,6 +404,22 @@ void nl_wishes_each(const struct nl_wishes *w, struct nl_slice key,
     each_of(&w->everything, each, ctx);
     if (found != NULL)
         each_of(found, each, ctx);
+}
+
+static bool awaited_in(const struct nl_key *key) {
+    const struct nl_interest *i;
+
+    DL_FOREACH2(key->interests, i, key_next) {
+        if (i->state == NL_ADDING)
+            return true;
+    }
+    return false;
+}
+
+bool nl_wishes_awaited(const struct nl_wishes *w, struct nl_slice key) {
+    const struct nl_key *found = key.len == 0 ? NULL : key_find(w, (const char *)key.ptr, key.len);
+
+    return awaited_in(&w->everything) || (found != NULL && awaited_in(found));
 }
 
 bool nl_wishes_seen(const struct nl_wishes *w, uint64_t msg_hash) {

@@ -167,6 +167,9 @@ void nl_wishes_note(struct nl_wishes *w, uint64_t msg_hash, uint64_t token, uint
 void nl_wishes_each(const struct nl_wishes *w, struct nl_slice key,
                     void (*each)(void *ctx, struct nl_subscription *sub), void *ctx);
 
+/* Does somebody wish messages with this key whose wish the broker has not confirmed? */
+bool nl_wishes_awaited(const struct nl_wishes *w, struct nl_slice key);
+
 /*
  * Calls receive for each client that gets the message. A message seen before goes only to
  * interests with a grant, once to each client. Returns how many got it.
