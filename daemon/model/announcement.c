@@ -82,7 +82,7 @@ static void settle(struct nl_announcement *a, uint64_t version, bool pending) {
 
     DL_FOREACH_SAFE(a->asks, ask, tmp) {
         if (ask->mark <= version)
-            nl_ask_answer(&a->asks, ask, &a->ops, set_line(a, ask, pending));
+            nl_ask_answer(ask, &a->ops, set_line(a, ask, pending));
     }
 }
 
@@ -172,29 +172,26 @@ static void confirm(struct nl_announcement *a) {
 
 /* ---- what does not work ---- */
 
-/* Tells who made the wish that is on its way, by the answers that it waits for or by an event. */
-static void tell_undone(struct nl_announcement *a, struct nl_peer *peer, enum nl_error error) {
+/* Tells who made a wish for the room of what is on its way, by the answers that it waits for or by an event.
+ * until: the version of that wish. */
+static void tell_undone(struct nl_announcement *a, struct nl_peer *peer, uint64_t until,
+                        enum nl_error error) {
     struct nl_slice room = nl_slice_str(a->out_room);
     struct nl_ask *ask, *tmp;
     bool told = false;
 
     DL_FOREACH_SAFE(a->asks, ask, tmp) {
-        if (ask->peer != peer || ask->mark > a->out_version)
+        if (ask->peer != peer || ask->mark > until)
             continue;
-        nl_ask_fail(&a->asks, ask, &a->ops, error, room);
+        nl_ask_fail(ask, &a->ops, error, room);
         told = true;
     }
     if (!told)
         a->ops.event(a->ops.ctx, peer, NL_EVENT_ERROR, nl_ask_error_event(error, "roomId", room, NULL));
 }
 
-/* What is on its way will not show: its holder has what it had before. */
-static void undo(struct nl_announcement *a, struct nl_holder *h, enum nl_error error) {
-    tell_undone(a, h->peer, error);
-    if (!is_out(a, &h->held)) {
-        held_clear(&h->before); /* it has asked for something else since */
-        return;
-    }
+/* The holder has what it had before, if anything. */
+static void fall_back(struct nl_announcement *a, struct nl_holder *h) {
     if (h->before.room == NULL) {
         drop(a, h);
         return;
@@ -204,6 +201,27 @@ static void undo(struct nl_announcement *a, struct nl_holder *h, enum nl_error e
     h->before = (struct nl_held){0};
     h->confirmed = true;
     h->version = ++a->version;
+}
+
+/* What is on its way will not show. */
+static void undo(struct nl_announcement *a, struct nl_holder *h, enum nl_error error) {
+    tell_undone(a, h->peer, a->out_version, error);
+    if (is_out(a, &h->held))
+        fall_back(a, h);
+    else
+        held_clear(&h->before); /* it has asked for something else since */
+}
+
+/* The room is none: what else was asked for there will not show either. */
+static void undo_room(struct nl_announcement *a) {
+    struct nl_holder *h, *tmp;
+
+    DL_FOREACH_SAFE(a->holders, h, tmp) {
+        if (h->confirmed || !room_is(h->held.room, a->out_room))
+            continue;
+        tell_undone(a, h->peer, UINT64_MAX, NL_ERROR_UNKNOWN_ROOM);
+        fall_back(a, h);
+    }
 }
 
 /* Whose presence is on its way; NULL when that has gone meanwhile. */
@@ -218,6 +236,14 @@ static struct nl_holder *holder_of_out(const struct nl_announcement *a) {
     return NULL;
 }
 
+/* We did not move. An own leave that looked like the border was of another connection: we announce again. */
+static void stay(struct nl_announcement *a) {
+    const char *room = a->sure ? a->shown.room : NULL;
+
+    a->again = a->again || (room != NULL && !room_is(a->room, room));
+    set_room(a, room);
+}
+
 /* The broker passed it over. */
 static void unknown_room(struct nl_announcement *a) {
     struct nl_holder *h = holder_of_out(a);
@@ -227,10 +253,11 @@ static void unknown_room(struct nl_announcement *a) {
         free(a->shown.room);
         a->shown = (struct nl_held){0};
     }
-    if (!a->sure)
-        set_room(a, NULL);
+    stay(a);
     if (h != NULL)
         undo(a, h, NL_ERROR_UNKNOWN_ROOM);
+    if (!room_is(a->shown.room, a->out_room))
+        undo_room(a);
     forget_out(a);
     a->struck_version = 0; /* it was passed over and closed nothing */
     sync(a);
@@ -244,9 +271,9 @@ static void refuse(struct nl_announcement *a, struct nl_peer *peer, const struct
 }
 
 static bool too_many(struct nl_announcement *a, struct nl_peer *peer, const struct nl_request *r) {
-    if (peer->ask_count < NL_ASKS_PER_CLIENT)
+    if (!nl_asks_full(peer))
         return false;
-    refuse(a, peer, r, NL_ERROR_LIMIT_REACHED, "1000 requests of this client about presence wait");
+    refuse(a, peer, r, NL_ERROR_LIMIT_REACHED, NL_ASKS_HINT);
     return true;
 }
 
@@ -291,7 +318,7 @@ static void hold(struct nl_announcement *a, struct nl_peer *peer, const struct n
 
 /* Answers what waits for the broker, or, while it is not there, at once. */
 static void ask(struct nl_announcement *a, struct nl_peer *peer, struct nl_request *r) {
-    nl_asks_add(&a->asks, peer, r, UINT64_MAX)->mark = a->version;
+    nl_asks_add(&a->asks, a, peer, r, UINT64_MAX)->mark = a->version;
     if (!a->up)
         settle(a, a->version, true);
     sync(a);
@@ -350,7 +377,7 @@ void nl_announcement_clear(struct nl_announcement *a, struct nl_peer *peer, stru
 void nl_announcement_leave(struct nl_announcement *a, struct nl_peer *peer) {
     struct nl_holder *h = find(a, peer);
 
-    nl_asks_forget(&a->asks, peer);
+    nl_asks_leave(peer, a);
     if (h == NULL)
         return;
     drop(a, h);

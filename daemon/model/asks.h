@@ -2,7 +2,8 @@
 /*
  * Requests of local clients about presence and lobbies that wait for something, and the way to tell their
  * clients: what announcement.h, presence.h and lobbies.h share. Each list has one owner; an ask is on one
- * list until it is answered or its client goes away, and counted in nl_peer.pending and ask_count.
+ * list, and on its client's, until it is answered or that client goes away, and counted in nl_peer.pending,
+ * ask_count and its user's quota.
  *
  * Pure: no loop, no clock.
  */
@@ -19,6 +20,8 @@
 #include "protocol/request.h"
 
 #define NL_ASKS_PER_CLIENT 128 /* each can be answered by a list of its own, of up to a frame's size */
+#define NL_ASKS_PER_UID 4096
+#define NL_ASKS_HINT "128 requests of this client about presence and lobbies wait, or 4096 of its user"
 
 /* What these parts need of the session. */
 struct nl_presence_ops {
@@ -41,27 +44,33 @@ struct nl_ask {
     char *id; /* JSON text, or NULL */
     uint64_t deadline_ms;
     uint64_t mark; /* of the owner of the list */
-    struct nl_ask *prev, *next;
+    const void *owner; /* of the list */
+    struct nl_ask **list;
+    struct nl_ask *prev, *next;           /* in *list */
+    struct nl_ask *peer_prev, *peer_next; /* in nl_peer.asks */
 };
 
-/* Adds an ask at the end. Takes the id out of r. */
-struct nl_ask *nl_asks_add(struct nl_ask **list, struct nl_peer *peer, struct nl_request *r,
-                           uint64_t deadline_ms);
+/* May the client ask one thing more? */
+bool nl_asks_full(const struct nl_peer *peer);
+
+/* Adds an ask at the end. owner: for nl_asks_leave(). Takes the id out of r. */
+struct nl_ask *nl_asks_add(struct nl_ask **list, const void *owner, struct nl_peer *peer,
+                           struct nl_request *r, uint64_t deadline_ms);
 
 /* The one answer: removes, tells and frees. Takes over line. */
-void nl_ask_answer(struct nl_ask **list, struct nl_ask *ask, const struct nl_presence_ops *ops,
-                   struct nl_line *line);
+void nl_ask_answer(struct nl_ask *ask, const struct nl_presence_ops *ops, struct nl_line *line);
 
 /* An error of nolagd's own as the answer; room or lobby: what it was about, may be empty. */
-void nl_ask_fail(struct nl_ask **list, struct nl_ask *ask, const struct nl_presence_ops *ops,
-                 enum nl_error error, struct nl_slice name);
+void nl_ask_fail(struct nl_ask *ask, const struct nl_presence_ops *ops, enum nl_error error,
+                 struct nl_slice name);
 
 /* All of them get this error. */
 void nl_asks_fail(struct nl_ask **list, const struct nl_presence_ops *ops, enum nl_error error,
                   struct nl_slice name);
 
-/* The client is gone: its asks get no answer. */
-void nl_asks_forget(struct nl_ask **list, const struct nl_peer *peer);
+/* The client is gone: its asks on lists of this owner get no answer, and it watches none of its rooms or
+ * lobbies any more. Returns whether there was anything. */
+bool nl_asks_leave(struct nl_peer *peer, const void *owner);
 
 uint64_t nl_asks_deadline(const struct nl_ask *list); /* the earliest; UINT64_MAX = none */
 
@@ -81,7 +90,9 @@ struct nl_watch {
     void *of;                     /* the room or lobby */
     bool informed;                /* it knows the state that differences are told against */
     bool blank;                   /* not, and its answer was "pending": it is told all of the next list */
-    struct nl_watch *prev, *next; /* of the room or lobby */
+    const void *owner;            /* of that */
+    struct nl_watch **list;
+    struct nl_watch *prev, *next; /* in *list, of the room or lobby */
     struct nl_watch *peer_prev, *peer_next; /* in nl_peer.watches */
 };
 
@@ -92,8 +103,8 @@ struct nl_watch_limits {
 struct nl_watch *nl_watch_find(const struct nl_peer *peer, const void *of);
 
 /* Adds a watch to list; NULL when a limit is reached, with *hint naming it. */
-struct nl_watch *nl_watch_add(struct nl_watch **list, void *of, struct nl_peer *peer,
+struct nl_watch *nl_watch_add(struct nl_watch **list, const void *owner, void *of, struct nl_peer *peer,
                               const struct nl_watch_limits *limits, const char **hint);
-void nl_watch_remove(struct nl_watch **list, struct nl_watch *watch);
+void nl_watch_remove(struct nl_watch *watch);
 
 #endif

@@ -238,7 +238,7 @@ static void answer_list(struct lobby *lobby, struct nl_ask *ask, struct nl_slice
         w->informed = true;
         w->blank = false;
     }
-    nl_ask_answer(&lobby->asks, ask, &lobby->l->ops, nl_object_line(&o));
+    nl_ask_answer(ask, &lobby->l->ops, nl_object_line(&o));
 }
 
 /* It will be told what is there, as events, when the broker is. */
@@ -251,7 +251,7 @@ static void answer_pending(struct lobby *lobby, struct nl_ask *ask) {
     nl_object_bool(&o, "pending", true);
     if (w != NULL)
         w->blank = !w->informed;
-    nl_ask_answer(&lobby->asks, ask, &lobby->l->ops, nl_object_line(&o));
+    nl_ask_answer(ask, &lobby->l->ops, nl_object_line(&o));
 }
 
 /* ---- requests to the broker ---- */
@@ -304,7 +304,7 @@ static void drop_unanswered(struct lobby *lobby, struct nl_peer *peer) {
     struct nl_watch *w = nl_watch_find(peer, lobby);
 
     if (w != NULL && !w->informed && !w->blank && !asks_to_join(lobby, peer))
-        nl_watch_remove(&lobby->watches, w);
+        nl_watch_remove(w);
 }
 
 static void time_out_asks(struct lobby *lobby, uint64_t now_ms) {
@@ -315,7 +315,7 @@ static void time_out_asks(struct lobby *lobby, uint64_t now_ms) {
 
         if (ask->deadline_ms > now_ms)
             continue;
-        nl_ask_fail(&lobby->asks, ask, &lobby->l->ops, NL_ERROR_TIMEOUT, slug_of(lobby));
+        nl_ask_fail(ask, &lobby->l->ops, NL_ERROR_TIMEOUT, slug_of(lobby));
         drop_unanswered(lobby, peer);
     }
 }
@@ -426,26 +426,43 @@ static void on_list(struct lobby *lobby, const struct nl_frame *frame) {
     }
 }
 
-/* The broker says no: those who wait are told so, and those who are subscribed are not any more. */
-static void on_refused(struct lobby *lobby, const struct nl_frame *frame) {
-    const struct nl_presence_ops *ops = &lobby->l->ops;
-    struct nl_ask *ask, *next_ask;
-    struct nl_watch *w, *next;
+/* Does somebody who was told that it is pending wait for a list? */
+static bool owes_a_list(const struct lobby *lobby) {
+    const struct nl_watch *w;
 
-    DL_FOREACH_SAFE(lobby->asks, ask, next_ask) {
+    DL_FOREACH(lobby->watches, w) {
+        if (w->blank)
+            return true;
+    }
+    return !lobby->filled;
+}
+
+static void refuse_asks(struct lobby *lobby, const struct nl_frame *frame) {
+    struct nl_ask *ask, *tmp;
+
+    DL_FOREACH_SAFE(lobby->asks, ask, tmp) {
         struct nl_peer *peer = ask->peer;
 
-        nl_ask_answer(&lobby->asks, ask, ops,
+        nl_ask_answer(ask, &lobby->l->ops,
                       nl_broker_error_line(frame, nl_request_name(ask->type), ask->id, nl_slice(NULL, 0),
                                            nl_slice(NULL, 0)));
         drop_unanswered(lobby, peer);
     }
+    lobby->wanted = false;
+}
+
+/* The broker says no to the lobby: those who wait are told so, and those who are subscribed are not any
+ * more. */
+static void on_refused(struct lobby *lobby, const struct nl_frame *frame) {
+    const struct nl_presence_ops *ops = &lobby->l->ops;
+    struct nl_watch *w, *next;
+
+    refuse_asks(lobby, frame);
     DL_FOREACH_SAFE(lobby->watches, w, next) {
         ops->event(ops->ctx, w->peer, NL_EVENT_ERROR,
                    nl_broker_error_line(frame, NULL, NULL, nl_slice(NULL, 0), nl_slice(NULL, 0)));
-        nl_watch_remove(&lobby->watches, w);
+        nl_watch_remove(w);
     }
-    lobby->subscribed = lobby->wanted = false;
 }
 
 /* Is this the answer to what is on its way? */
@@ -471,8 +488,12 @@ static void on_answer(struct lobby *lobby, const struct nl_frame *frame, uint64_
         lobby->subscribed = false;
         nl_roster_clear(&lobby->roster);
         lobby->filled = false;
+    } else if (frame->type == NL_FRAME_ERROR && flight == LISTING) {
+        refuse_asks(lobby, frame); /* of the list, not of the lobby */
+        if (owes_a_list(lobby))
+            lobby->renew_ms = now_ms + NL_LOBBY_RETRY_MS;
     } else if (frame->type == NL_FRAME_ERROR) {
-        on_refused(lobby, frame);
+        on_refused(lobby, frame); /* one that was to be renewed the broker still has: it is unsubscribed */
     } else if (flight == LISTING) {
         on_list(lobby, frame);
     } else {
@@ -510,6 +531,7 @@ static struct lobby *meant_by(struct nl_lobbies *l, struct nl_slice id, struct n
         found->id = nl_strndup((const char *)id.ptr, id.len);
         return found;
     }
+    l->dirty = true;
     HASH_ITER(hh, l->by_slug, lobby, tmp) {
         bool candidate = candidates == 0 || (lobby->id == NULL && has_room(lobby, room));
 
@@ -529,7 +551,7 @@ static bool on_event(struct nl_lobbies *l, const struct nl_frame *frame) {
     if (lobby == NULL || !lobby->filled)
         return true;
     if (nl_slice_equal(frame->event, nl_slice_str("leave")))
-        lobby->wanted = true; /* maybe of one of its connections only: the list tells */
+        lobby->wanted = l->dirty = true; /* maybe of one of its connections only: the list tells */
     else
         note(lobby, frame->room_id, frame->actor_id, data, false);
     return true;
@@ -538,7 +560,6 @@ static bool on_event(struct nl_lobbies *l, const struct nl_frame *frame) {
 bool nl_lobbies_frame(struct nl_lobbies *l, const struct nl_frame *frame, uint64_t now_ms) {
     struct lobby *lobby;
 
-    l->dirty = true;
     if (!NL_FRAME_HAS(frame, lobby_id))
         return false;
     if (frame->type == NL_FRAME_LOBBY_PRESENCE)
@@ -547,6 +568,7 @@ bool nl_lobbies_frame(struct nl_lobbies *l, const struct nl_frame *frame, uint64
     if (lobby == NULL || !answers(lobby, frame->type))
         return false;
     on_answer(lobby, frame, now_ms);
+    l->dirty = true;
     return true;
 }
 
@@ -584,7 +606,7 @@ static void on_unsubscribe(struct nl_lobbies *l, struct nl_peer *peer, struct nl
             if (ask->peer == peer && ask->type == NL_REQUEST_LOBBY_SUBSCRIBE)
                 answer_pending(lobby, ask);
         }
-        nl_watch_remove(&lobby->watches, w);
+        nl_watch_remove(w);
     }
     nl_object_begin(&o, "lobbyUnsubscribed");
     nl_object_id(&o, r->id);
@@ -594,21 +616,21 @@ static void on_unsubscribe(struct nl_lobbies *l, struct nl_peer *peer, struct nl
 
 static void on_ask(struct nl_lobbies *l, struct nl_peer *peer, struct nl_request *r, uint64_t now_ms) {
     bool joins = r->type == NL_REQUEST_LOBBY_SUBSCRIBE;
-    const char *hint = "128 requests of this client about presence wait";
+    const char *hint = NL_ASKS_HINT;
     struct lobby *lobby;
     struct nl_ask *ask;
 
-    if (peer->ask_count >= NL_ASKS_PER_CLIENT) {
+    if (nl_asks_full(peer)) {
         refuse(l, peer, r, NL_ERROR_LIMIT_REACHED, hint);
         return;
     }
     lobby = get_lobby(l, r->lobby);
     if (joins && nl_watch_find(peer, lobby) == NULL &&
-        nl_watch_add(&lobby->watches, lobby, peer, &l->limits.watches, &hint) == NULL) {
+        nl_watch_add(&lobby->watches, l, lobby, peer, &l->limits.watches, &hint) == NULL) {
         refuse(l, peer, r, NL_ERROR_LIMIT_REACHED, hint);
         return;
     }
-    ask = nl_asks_add(&lobby->asks, peer, r, now_ms + l->limits.request_timeout_ms);
+    ask = nl_asks_add(&lobby->asks, l, peer, r, now_ms + l->limits.request_timeout_ms);
     if (joins && !l->up)
         answer_pending(lobby, ask);
     else if (!joins || lobby->subscribed)
@@ -631,18 +653,8 @@ void nl_lobbies_request(struct nl_lobbies *l, struct nl_peer *peer, struct nl_re
 /* ---- clients and the link ---- */
 
 void nl_lobbies_leave(struct nl_lobbies *l, struct nl_peer *peer) {
-    struct lobby *lobby, *tmp;
-
-    if (peer->watch_count == 0 && peer->ask_count == 0)
-        return;
-    HASH_ITER(hh, l->by_slug, lobby, tmp) {
-        struct nl_watch *w = nl_watch_find(peer, lobby);
-
-        if (w != NULL)
-            nl_watch_remove(&lobby->watches, w);
-        nl_asks_forget(&lobby->asks, peer);
-    }
-    l->dirty = true;
+    if (nl_asks_leave(peer, l))
+        l->dirty = true;
 }
 
 void nl_lobbies_fail_all(struct nl_lobbies *l, enum nl_error error) {

@@ -16,6 +16,7 @@ struct nl_session;
 struct nl_subscription;
 struct nl_change;
 struct nl_watch;
+struct nl_ask;
 
 struct nl_peer {
     uint64_t number; /* unique in this process; for logs */
@@ -33,7 +34,8 @@ struct nl_peer {
     uint32_t change_count;    /* of changes */
     struct nl_watch *watches; /* rooms watched and lobbies, linked by of_peer */
     uint32_t watch_count;
-    uint32_t ask_count;  /* requests about presence and lobbies without an answer */
+    struct nl_ask *asks; /* requests about presence and lobbies without an answer, linked by of_peer */
+    uint32_t ask_count;
     bool present;        /* holds a presence */
     uint64_t wish_bytes; /* of its subscriptions and changes; also in quota->wish_bytes */
     uint32_t pending;    /* requests whose outcome is not known yet */

@@ -87,6 +87,7 @@ static struct room *get_room(struct nl_presence *p, struct nl_slice slug) {
     room->p = p;
     nl_roster_init(&room->roster, &p->allowance);
     link_room(p, room);
+    p->dirty = true;
     return room;
 }
 
@@ -245,7 +246,7 @@ static void answer_watch(struct room *room, struct nl_ask *ask, bool pending) {
 
     if (w != NULL)
         w->informed = true;
-    nl_ask_answer(&room->asks, ask, &room->p->ops, watched_line(room, ask, pending));
+    nl_ask_answer(ask, &room->p->ops, watched_line(room, ask, pending));
 }
 
 /* The broker's list, but for those whose presence is null. */
@@ -297,6 +298,7 @@ static bool on_list(struct nl_presence *p, const struct nl_frame *frame, uint64_
         return false;
     room->in_flight = false;
     p->fetching--;
+    p->dirty = true;
     room->fetched_ms = now_ms;
     if (room->slug[0] != '\0')
         compare(room, list);
@@ -304,7 +306,7 @@ static bool on_list(struct nl_presence *p, const struct nl_frame *frame, uint64_
         if (ask->type == NL_REQUEST_WATCH_PRESENCE)
             answer_watch(room, ask, false);
         else
-            nl_ask_answer(&room->asks, ask, &p->ops, list_line(room, ask, list));
+            nl_ask_answer(ask, &p->ops, list_line(room, ask, list));
     }
     return true;
 }
@@ -368,6 +370,7 @@ static bool on_event(struct nl_presence *p, const struct nl_frame *frame) {
 
         on_own(p, event, &actor);
         room->wanted = room->wanted || (known && is_needed(room));
+        p->dirty = true;
         return true;
     }
     on_own(p, event, &actor);
@@ -383,7 +386,6 @@ static bool on_event(struct nl_presence *p, const struct nl_frame *frame) {
 bool nl_presence_frame(struct nl_presence *p, const struct nl_frame *frame, uint64_t now_ms) {
     bool ours = frame->type == NL_FRAME_PRESENCE_LIST ? on_list(p, frame, now_ms) : on_event(p, frame);
 
-    p->dirty = true;
     follow(p);
     return ours;
 }
@@ -435,9 +437,9 @@ static void time_out_asks(struct room *room, uint64_t now_ms) {
         if (ask->deadline_ms > now_ms)
             continue;
         w = nl_watch_find(peer, room);
-        nl_ask_fail(&room->asks, ask, &room->p->ops, NL_ERROR_TIMEOUT, slug_of(room));
+        nl_ask_fail(ask, &room->p->ops, NL_ERROR_TIMEOUT, slug_of(room));
         if (w != NULL && !w->informed && !asks_to_watch(room, peer))
-            nl_watch_remove(&room->watches, w);
+            nl_watch_remove(w);
     }
 }
 
@@ -518,9 +520,9 @@ static void refuse(struct nl_presence *p, struct nl_peer *peer, const struct nl_
 }
 
 static bool too_many(struct nl_presence *p, struct nl_peer *peer, const struct nl_request *r) {
-    if (peer->ask_count < NL_ASKS_PER_CLIENT)
+    if (!nl_asks_full(peer))
         return false;
-    refuse(p, peer, r, NL_ERROR_LIMIT_REACHED, "128 requests of this client about presence wait");
+    refuse(p, peer, r, NL_ERROR_LIMIT_REACHED, NL_ASKS_HINT);
     return true;
 }
 
@@ -574,8 +576,8 @@ static void on_get(struct nl_presence *p, struct nl_peer *peer, struct nl_reques
     if (too_many(p, peer, r))
         return;
     room = get_room(p, r->room);
-    nl_asks_add(&room->asks, peer, r, now_ms + p->limits.request_timeout_ms);
-    room->wanted = true;
+    nl_asks_add(&room->asks, p, peer, r, now_ms + p->limits.request_timeout_ms);
+    room->wanted = p->dirty = true;
 }
 
 static void on_watch(struct nl_presence *p, struct nl_peer *peer, struct nl_request *r, uint64_t now_ms) {
@@ -588,11 +590,11 @@ static void on_watch(struct nl_presence *p, struct nl_peer *peer, struct nl_requ
     room = get_room(p, r->room);
     p->dirty = true;
     if (nl_watch_find(peer, room) == NULL &&
-        nl_watch_add(&room->watches, room, peer, &p->limits.watches, &hint) == NULL) {
+        nl_watch_add(&room->watches, p, room, peer, &p->limits.watches, &hint) == NULL) {
         refuse(p, peer, r, NL_ERROR_LIMIT_REACHED, hint);
         return;
     }
-    ask = nl_asks_add(&room->asks, peer, r, now_ms + p->limits.request_timeout_ms);
+    ask = nl_asks_add(&room->asks, p, peer, r, now_ms + p->limits.request_timeout_ms);
     if (!p->up)
         answer_watch(room, ask, true);
     else if (is_live(room) && room->fresh)
@@ -617,7 +619,8 @@ static void on_unwatch(struct nl_presence *p, struct nl_peer *peer, struct nl_re
         if (ask->peer == peer && ask->type == NL_REQUEST_WATCH_PRESENCE)
             answer_watch(room, ask, true);
     }
-    nl_watch_remove(&room->watches, w);
+    nl_watch_remove(w);
+    p->dirty = true;
     nl_object_begin(&o, "presenceUnwatched");
     nl_object_id(&o, r->id);
     nl_object_str(&o, "roomId", r->room);
@@ -707,28 +710,17 @@ bool nl_presence_wants(enum nl_request_type type) {
 
 void nl_presence_request(struct nl_presence *p, struct nl_peer *peer, struct nl_request *r, uint64_t now_ms) {
     handlers[r->type](p, peer, r, now_ms);
-    p->dirty = true;
     follow(p);
 }
 
 /* ---- clients and the link ---- */
 
 void nl_presence_leave(struct nl_presence *p, struct nl_peer *peer, uint64_t now_ms) {
-    struct room *room, *tmp;
-
     (void)now_ms;
+    if (nl_asks_leave(peer, p))
+        p->dirty = true;
     nl_announcement_leave(&p->announcement, peer);
     follow(p);
-    if (peer->watch_count == 0 && peer->ask_count == 0)
-        return;
-    HASH_ITER(hh, p->rooms, room, tmp) {
-        struct nl_watch *w = nl_watch_find(peer, room);
-
-        if (w != NULL)
-            nl_watch_remove(&room->watches, w);
-        nl_asks_forget(&room->asks, peer);
-    }
-    p->dirty = true;
 }
 
 void nl_presence_fail_all(struct nl_presence *p, enum nl_error error) {

@@ -20,6 +20,7 @@ struct nl_uid_quota {
     uint64_t clients;         /* connected clients */
     uint64_t subscriptions;   /* topics, summed over its clients */
     uint64_t watches;         /* rooms watched and lobbies, summed over its clients */
+    uint64_t asks;            /* requests about presence and lobbies that wait, summed over its clients */
     uint64_t wish_bytes;      /* filters that its clients hold or ask for, and requests that wait */
     uint64_t token_sessions;  /* sessions opened by showing a token */
     uint64_t output_bytes;    /* queued for its clients */

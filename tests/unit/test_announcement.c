@@ -300,6 +300,44 @@ static void two_holders_of_the_same_in_an_unknown_room(void **state) {
     assert_false(w->peers[0].present || w->peers[1].present);
 }
 
+/* However many ask for it, one deadline tells them all. */
+static void an_unknown_room_is_tried_once(void **state) {
+    struct world *w = *state;
+
+    nl_announcement_up(&w->a);
+    set(w, 0, "bad", 1);
+    for (unsigned i = 0; i < PEERS; i++)
+        set(w, i, "bad", 10 + i);
+    nl_announcement_run(&w->a, w->now);
+    w->now += DEADLINE;
+    nl_announcement_run(&w->a, w->now);
+    assert_int_equal(w->fences, 1);
+    nl_announcement_fence_passed(&w->a, 1);
+    assert_int_equal(w->errors, PEERS + 1);
+    assert_int_equal(w->sent, 1);
+    assert_null(w->a.holders);
+    set(w, 0, "r1", 2);
+    settle(w);
+    assert_int_equal(shows(w), 2);
+}
+
+/* Another connection of our actor goes while we try to move to a room that is none. */
+static void a_leave_of_another_connection_is_no_border(void **state) {
+    struct world *w = *state;
+
+    nl_announcement_up(&w->a);
+    set(w, 0, "r1", 1);
+    settle(w);
+    set(w, 0, "bad", 2);
+    nl_announcement_own_leave(&w->a);
+    assert_string_equal(w->a.room, "bad");
+    settle(w);
+    assert_int_equal(w->errors, 1);
+    assert_string_equal(w->a.room, "r1");
+    assert_int_equal(w->sent, 3); /* we are announced again */
+    assert_int_equal(shows(w), 1);
+}
+
 /* What was passed over has closed nothing, so what is sent next is on no trial. */
 static void an_unknown_room_acquits(void **state) {
     struct world *w = *state;
@@ -511,6 +549,8 @@ int main(void) {
         TEST(what_was_replaced_meanwhile_is_not_sent),
         TEST(an_unknown_room_leaves_what_was),
         TEST(two_holders_of_the_same_in_an_unknown_room),
+        TEST(an_unknown_room_is_tried_once),
+        TEST(a_leave_of_another_connection_is_no_border),
         TEST(an_unknown_room_acquits),
         TEST(a_room_is_not_unknown_while_the_broker_is_slow),
         TEST(the_border_of_a_move_is_our_own_leave),

@@ -340,6 +340,73 @@ static void a_refusal_ends_it_for_all(void **state) {
     assert_int_equal(nl_lobbies_next(w->l), UINT64_MAX);
 }
 
+/* The list, not the lobby: who asked for it is told, and nobody else. */
+static void a_refused_list_ends_nothing(void **state) {
+    struct world *w = *state;
+
+    enter(w, 0);
+    request(w, 1, "getLobbyPresence", "all");
+    expect_sent(w, "getLobbyPresence all;");
+    assert_true(say(w, "{\"type\":\"error\",\"error\":\"rate_limit_exceeded\",\"lobbyId\":\"all\"}"));
+    expect_told(w, 1, "\"request\":\"getLobbyPresence\"");
+    expect_told(w, 0, NULL);
+    assert_int_equal(w->peers[0].watch_count, 1);
+    nl_lobbies_leave(w->l, &w->peers[0]);
+    expect_sent(w, "lobbyUnsubscribe all;");
+}
+
+/* The broker has it still: nobody wants it any more, so it is unsubscribed. */
+static void a_refused_renewal_leaves_nothing_behind(void **state) {
+    struct world *w = *state;
+
+    enter(w, 0);
+    w->now += NL_LOBBY_RENEW_MS;
+    expect_sent(w, "lobbySubscribe all;");
+    assert_true(say(w, "{\"type\":\"error\",\"error\":\"rate_limit_exceeded\",\"lobbyId\":\"all\"}"));
+    expect_told(w, 0, "\"rate_limit_exceeded\"");
+    assert_int_equal(w->peers[0].watch_count, 0);
+    expect_sent(w, "lobbyUnsubscribe all;");
+}
+
+static void who_was_told_pending_gets_a_list_in_the_end(void **state) {
+    struct world *w = *state;
+
+    nl_lobbies_down(w->l);
+    request(w, 0, "lobbySubscribe", "all");
+    expect_told(w, 0, "\"pending\":true");
+    nl_lobbies_up(w->l);
+    expect_sent(w, "lobbySubscribe all;");
+    assert_true(say(w, "{\"type\":\"lobbySubscribed\",\"lobbyId\":\"all\",\"presence\":{}}"));
+    expect_sent(w, "getLobbyPresence all;");
+    assert_true(say(w, "{\"type\":\"error\",\"error\":\"rate_limit_exceeded\",\"lobbyId\":\"all\"}"));
+    expect_sent(w, "");
+    assert_int_equal(nl_lobbies_next(w->l), w->now + NL_LOBBY_RETRY_MS);
+    w->now += NL_LOBBY_RETRY_MS;
+    expect_sent(w, "lobbySubscribe all;");
+    assert_true(say(w, "{\"type\":\"lobbySubscribed\",\"lobbyId\":\"all\",\"presence\":{}}"));
+    expect_sent(w, "getLobbyPresence all;");
+    assert_true(say(w, SNAPSHOT("lobbyPresenceList", "all", ACTOR("bob", "1"))));
+    expect_told(w, 0, "\"event\":\"join\"");
+}
+
+/* Neither has a client more than its share of what waits, nor has its user. */
+static void questions_are_bounded_for_a_user(void **state) {
+    struct world *w = *state;
+    char slug[16];
+
+    w->peers[0].quota->asks = NL_ASKS_PER_UID - 1;
+    for (unsigned i = 0; i < 2; i++) {
+        snprintf(slug, sizeof(slug), "l%u", i);
+        request(w, 0, "getLobbyPresence", slug);
+    }
+    expect_told(w, 0, "\"limit_reached\"");
+    request(w, 1, "getLobbyPresence", "l2");
+    expect_told(w, 1, NULL);
+    nl_lobbies_leave(w->l, &w->peers[0]);
+    assert_int_equal(w->peers[0].quota->asks, NL_ASKS_PER_UID - 1);
+    nl_lobbies_down(w->l);
+}
+
 static void what_is_never_answered_times_out(void **state) {
     struct world *w = *state;
 
@@ -369,6 +436,10 @@ int main(void) {
         TEST(few_requests_are_on_their_way),
         TEST(a_leave_is_looked_after),
         TEST(a_refusal_ends_it_for_all),
+        TEST(a_refused_list_ends_nothing),
+        TEST(a_refused_renewal_leaves_nothing_behind),
+        TEST(who_was_told_pending_gets_a_list_in_the_end),
+        TEST(questions_are_bounded_for_a_user),
         TEST(what_is_never_answered_times_out),
     };
 

@@ -445,9 +445,7 @@ static void few_rooms_are_kept_and_few_fetched_at_once(void **state) {
     assert_int_equal(w->peers[0].pending, 0);
     request(w, 0, "{\"type\":\"listPresence\",\"id\":1,\"roomId\":\"x0\"}");
     assert_non_null(strstr(w->last, "\"stale\":true"));
-    assert_int_equal(nl_presence_next(w->p), 0);
-    run(w);
-    assert_int_equal(nl_presence_next(w->p), UINT64_MAX);
+    assert_int_equal(nl_presence_next(w->p), UINT64_MAX); /* what is only read stirs nothing */
 }
 
 static void check_beliefs(struct world *w) {
