@@ -331,6 +331,41 @@ def test_replay_in_order_and_without_doubles(broker: Broker, connect: Connect, b
     wait_until(lambda: set(acked(broker)) == {had["msgId"], out["msgId"], "id-of-the-missed"}, "all are acknowledged")
 
 
+def test_one_backlog_holds_up_no_event_for_others(broker: Broker, connect: Connect, bob: wsclient.Client) -> None:
+    busy, idle = connect(), connect()
+    join(busy, ack="manual", filters=["a"])
+    join(idle, ack="manual", filters=["b"])
+    for n in (1, 2):
+        bob.publish(TOPIC, n, filter="a")
+    first = busy.message(1)
+    replay(broker, [{"type": "message", "topic": TOPIC, "data": "missed", "filter": "b", "msgId": "r1",
+                     "requiresAck": True, "isReplay": True}])
+    bob.publish(TOPIC, "live", filter="b")
+    idle.receive(type="replayStart")
+    missed = idle.message("missed")
+    idle.receive(type="replayEnd")
+    idle.ok(type="ack", ackId=missed["ackId"])
+    idle.message("live")
+    busy.nothing_else()  # what it has not had yet came before the events
+    busy.ok(type="ack", ackId=first["ackId"])
+    assert [busy.read_line()["type"] for _ in range(3)] == ["message", "replayStart", "replayEnd"]
+
+
+@pytest.mark.parametrize("slow", ["subscribe", "unsubscribe"])
+def test_a_new_member_is_waited_for_while_the_broker_is_slow(broker: Broker, connect: Connect,
+                                                             bob: wsclient.Client, slow: str) -> None:
+    old, new = connect(), connect()
+    join(old, ack="manual")
+    bob.publish(TOPIC, "work")
+    old.message("work")
+    broker.delay(type=slow, ms=900)
+    old.close()
+    wait_until(lambda: broker.received("unsubscribe"), "the last one has left")
+    join(new, ack="manual")
+    assert new.message("work")["redelivered"] is True
+    assert new.ok(type="status").get("lost", 0) == 0
+
+
 def test_a_double_of_what_is_done_is_acknowledged_again(broker: Broker, connect: Connect,
                                                         bob: wsclient.Client) -> None:
     worker = connect()
