@@ -43,7 +43,7 @@ struct nl_ask {
     enum nl_request_type type;
     char *id; /* JSON text, or NULL */
     uint64_t deadline_ms;
-    uint64_t mark; /* of the owner of the list */
+    uint64_t mark;     /* of the owner of the list */
     const void *owner; /* of the list */
     struct nl_ask **list;
     struct nl_ask *prev, *next;           /* in *list */
@@ -87,12 +87,12 @@ struct nl_line *nl_ask_error_event(enum nl_error error, const char *key, struct 
  */
 struct nl_watch {
     struct nl_peer *peer;
-    void *of;                     /* the room or lobby */
-    bool informed;                /* it knows the state that differences are told against */
-    bool blank;                   /* not, and its answer was "pending": it is told all of the next list */
-    const void *owner;            /* of that */
+    void *of;          /* the room or lobby */
+    bool informed;     /* it knows the state that differences are told against */
+    bool blank;        /* not, and its answer was "pending": it is told all of the next list */
+    const void *owner; /* of that */
     struct nl_watch **list;
-    struct nl_watch *prev, *next; /* in *list, of the room or lobby */
+    struct nl_watch *prev, *next;           /* in *list, of the room or lobby */
     struct nl_watch *peer_prev, *peer_next; /* in nl_peer.watches */
 };
 

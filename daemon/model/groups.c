@@ -49,9 +49,9 @@ struct nl_work {
     struct nl_work *prev, *next; /* in nl_group.waiting or nl_worker.outstanding */
     struct lane *lane;           /* while it waits; NULL = it has no filter */
     struct nl_work *lane_prev, *lane_next;
-    UT_hash_handle hh;           /* in nl_group.by_hash */
-    UT_hash_handle hh_ack;       /* in nl_groups.by_ack_id */
-    uint64_t msg_key;            /* see msg_key(); while it is in nl_groups.by_msg_id */
+    UT_hash_handle hh;     /* in nl_group.by_hash */
+    UT_hash_handle hh_ack; /* in nl_groups.by_ack_id */
+    uint64_t msg_key;      /* see msg_key(); while it is in nl_groups.by_msg_id */
     UT_hash_handle hh_msg;
 };
 

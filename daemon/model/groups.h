@@ -15,13 +15,13 @@
  * goes to whoever can have it next, with "redelivered". A worker whose line was thrown away rests for
  * NL_GROUP_REST_MS: it does not read.
  *
- * A message that no worker's filters match waits NL_GROUP_LINGER_MS for one who comes, and longer while one is
- * on the way; then it is lost: it is counted, and not acknowledged. So it is with all messages when the last
- * worker has gone.
+ * A message that no worker's filters match waits NL_GROUP_LINGER_MS for one who comes, and longer while one
+ * is on the way; then it is lost: it is counted, and not acknowledged. So it is with all messages when the
+ * last worker has gone.
  *
- * Events (the begin and the end of a replay) have their place in the order of the messages. A worker hears one
- * when no older message waits that it could have, and gets no newer one before. Of more than NL_GROUP_MARKS
- * that not all have heard the oldest is told at once.
+ * Events (the begin and the end of a replay) have their place in the order of the messages. A worker hears
+ * one when no older message waits that it could have, and gets no newer one before. Of more than
+ * NL_GROUP_MARKS that not all have heard the oldest is told at once.
  *
  * In a load-balanced group each msgId goes out once: one that waits, is outstanding or was done with before
  * is not taken again. What was lost is.
@@ -109,13 +109,13 @@ struct nl_group {
     struct lane *lanes;        /* of those with a filter, by that */
     struct mark *marks;        /* events that not all workers have heard, oldest first */
     uint32_t mark_count;
-    struct nl_work *by_hash;   /* shared: those with a msgId */
-    uint64_t messages, bytes;  /* waiting and outstanding */
-    uint64_t dropped;          /* not told yet */
-    uint64_t told_ms;          /* when that was told last */
-    uint64_t loss_ms;          /* not before this is one lost for which nobody came */
-    uint64_t due_ms;           /* TIMED: when to look again */
-    bool changed;              /* its members or their filters: all that waits is to be looked at */
+    struct nl_work *by_hash;  /* shared: those with a msgId */
+    uint64_t messages, bytes; /* waiting and outstanding */
+    uint64_t dropped;         /* not told yet */
+    uint64_t told_ms;         /* when that was told last */
+    uint64_t loss_ms;         /* not before this is one lost for which nobody came */
+    uint64_t due_ms;          /* TIMED: when to look again */
+    bool changed;             /* its members or their filters: all that waits is to be looked at */
     enum { NL_GROUP_IDLE, NL_GROUP_TIMED, NL_GROUP_DIRTY } place;
     struct nl_group *prev, *next; /* in the list of its place */
 };

@@ -175,25 +175,17 @@ static void on_left(void *ctx, const struct nl_roster_entry *e) {
     tell(ctx, &c, false);
 }
 
-/* Someone shows data in a room, or, with null, nothing: what that changes is told. listed: by a list. */
+/* Someone shows data in a room: what that changes is told. listed: by a list. */
 static void note(struct lobby *lobby, struct nl_slice room, struct nl_slice actor, struct nl_slice data,
                  bool listed) {
     struct change c = {NULL, room, actor, data};
-    enum nl_roster_change change = NL_ROSTER_SAME;
-    struct nl_roster_entry *e;
+    enum nl_roster_change change;
     struct nl_buffer key;
 
     nl_buffer_init(&key);
     make_key(&key, room, actor);
-    e = nl_roster_find(&lobby->roster, nl_slice(key.bytes, key.len));
-    if (!nl_raw_is_null(data)) {
-        change = nl_roster_put(&lobby->roster, nl_slice(key.bytes, key.len), data,
-                               nl_digest(data, lobby->l->seed));
-    } else if (e != NULL) {
-        nl_roster_remove(&lobby->roster, e);
-        c.event = "leave";
-        c.data = nl_slice(NULL, 0);
-    }
+    change =
+        nl_roster_put(&lobby->roster, nl_slice(key.bytes, key.len), data, nl_digest(data, lobby->l->seed));
     if (change == NL_ROSTER_JOINED || change == NL_ROSTER_UPDATED)
         c.event = change == NL_ROSTER_JOINED ? "join" : "update";
     if (c.event != NULL)
@@ -550,7 +542,7 @@ static bool on_event(struct nl_lobbies *l, const struct nl_frame *frame) {
     /* Before the first list there is nothing to compare with, and that list is on its way. */
     if (lobby == NULL || !lobby->filled)
         return true;
-    if (nl_slice_equal(frame->event, nl_slice_str("leave")))
+    if (nl_slice_equal(frame->event, nl_slice_str("leave")) || nl_raw_is_null(data))
         lobby->wanted = l->dirty = true; /* maybe of one of its connections only: the list tells */
     else
         note(lobby, frame->room_id, frame->actor_id, data, false);

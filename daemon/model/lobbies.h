@@ -28,8 +28,8 @@
 #include "daemon/model/asks.h"
 
 #define NL_LOBBY_RENEW_MS 240000
-#define NL_LOBBY_RETRY_MS 10000 /* after a refused list that somebody still waits for */
-#define NL_LOBBY_FLIGHTS 32 /* requests on their way at a time, one a lobby */
+#define NL_LOBBY_RETRY_MS 10000             /* after a refused list that somebody still waits for */
+#define NL_LOBBY_FLIGHTS 32                 /* requests on their way at a time, one a lobby */
 #define NL_LOBBY_BYTES (UINT64_C(32) << 20) /* of the rosters of all lobbies */
 
 struct nl_lobbies_limits {

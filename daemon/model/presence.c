@@ -326,19 +326,20 @@ static void follow(struct nl_presence *p) {
     p->dirty = true;
 }
 
+/* Maybe one connection of the actor only is gone: the list tells. */
+static void look_after(struct room *room, const struct nl_actor *actor) {
+    bool known = nl_roster_find(&room->roster, actor->id) != NULL;
+
+    room->wanted = room->wanted || (known && is_needed(room));
+    room->p->dirty = true;
+}
+
 /* Null counts as absent. */
 static void on_change(struct room *room, const struct nl_actor *actor) {
-    struct nl_roster_entry *e;
-
-    if (!nl_raw_is_null(actor->presence)) {
+    if (nl_raw_is_null(actor->presence))
+        look_after(room, actor);
+    else
         put(room, actor, true);
-        return;
-    }
-    e = nl_roster_find(&room->roster, actor->id);
-    if (e == NULL)
-        return;
-    nl_roster_remove(&room->roster, e);
-    tell_left(room, actor->id);
 }
 
 static bool is(struct nl_slice name, const char *text) {
@@ -365,12 +366,8 @@ static bool on_event(struct nl_presence *p, const struct nl_frame *frame) {
         return false;
     room = get_room(p, nl_slice_str(fed));
     if (is(event, "leave")) {
-        /* Maybe of one of its connections only. Our own is the border behind which another room begins. */
-        bool known = nl_roster_find(&room->roster, actor.id) != NULL;
-
-        on_own(p, event, &actor);
-        room->wanted = room->wanted || (known && is_needed(room));
-        p->dirty = true;
+        on_own(p, event, &actor); /* our own is the border behind which another room begins */
+        look_after(room, &actor);
         return true;
     }
     on_own(p, event, &actor);

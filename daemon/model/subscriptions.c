@@ -36,8 +36,12 @@ struct nl_subscriptions *nl_subscriptions_new(const struct nl_subscriptions_limi
                                               const struct nl_subscriptions_ops *ops,
                                               enum nl_reported reported, bool learns, uint64_t seed) {
     struct nl_subscriptions *s = nl_calloc(1, sizeof(*s));
-    struct nl_groups_ops groups_ops = {
-        .hand = hand, .event = group_event, .wake = wake, .awaited = nl_subscriptions_awaited, .over = group_over, .ctx = s};
+    struct nl_groups_ops groups_ops = {.hand = hand,
+                                       .event = group_event,
+                                       .wake = wake,
+                                       .awaited = nl_subscriptions_awaited,
+                                       .over = group_over,
+                                       .ctx = s};
 
     s->limits = *limits;
     s->ops = *ops;

@@ -264,6 +264,39 @@ def test_another_connection_of_an_actor_stays(broker: Broker, connect: Connect,
     client.nothing_else()
 
 
+def test_null_of_another_connection_is_no_leave(broker: Broker, connect: Connect, bob: wsclient.Client) -> None:
+    client = connect()
+    client.ok(type="presence", roomId=ROOM, data={"me": 1})
+    event(client, "join", "alice", {"me": 1})
+    show(bob, {"n": 1})
+    event(client, "join", "bob", {"n": 1})
+    twin = wsclient.Client(broker.url, "tok-bob")
+    show(twin, {"n": 2})
+    event(client, "update", "bob", {"n": 2})
+    before = fetched(broker)
+    bob.send({"type": "presence", "roomId": ROOM, "data": None})
+    wait_until(lambda: fetched(broker) == before + 1, "the room is fetched")
+    broker.settle()
+    actors = client.ok(type="listPresence", roomId=ROOM)["data"]
+    assert {a["actorTokenId"]: a["presence"] for a in actors}["bob"] == {"n": 2}
+    client.nothing_else()
+    twin.close()
+
+
+def test_a_leave_during_a_move_that_fails(broker: Broker, bob: wsclient.Client) -> None:
+    twin = wsclient.Client(broker.url, "tok-alice")
+    twin.send({"type": "presence", "roomId": ROOM, "data": {"twin": 1}})
+    with Daemon({"default": alice(broker.url, request_timeout="1s")}) as daemon, daemon.client() as client:
+        daemon.wait_status()
+        client.ok(type="presence", roomId=ROOM, data={"me": 1})
+        client.send(type="presence", roomId="nowhere", data={"me": 2}, id="move")
+        wait_until(lambda: {"me": 2} in announced(broker), "the move is asked for")
+        twin.close()
+        assert client.receive(id="move")["error"] == "unknown_room"
+        show(bob, {"n": 1})
+        assert client.receive(type="presence", actorTokenId="bob")["roomId"] == ROOM
+
+
 def test_our_own_leave_makes_us_announce_again(broker: Broker, connect: Connect) -> None:
     client = connect()
     client.ok(type="presence", roomId=ROOM, data={"me": 1})

@@ -150,8 +150,10 @@ static bool take(struct world *w, unsigned number, const char *key, size_t size)
     bool taken;
 
     /* MessagePack bin 32 */
-    memcpy(data, (uint8_t[]){0xc6, (uint8_t)(size >> 24), (uint8_t)(size >> 16), (uint8_t)(size >> 8), (uint8_t)size},
-           5);
+    memcpy(
+        data,
+        (uint8_t[]){0xc6, (uint8_t)(size >> 24), (uint8_t)(size >> 16), (uint8_t)(size >> 8), (uint8_t)size},
+        5);
     snprintf(id, sizeof(id), "%u", number);
     NL_FRAME_SET(&frame, topic, nl_slice_str("a/b/c"));
     NL_FRAME_SET(&frame, msg_id, nl_slice_str(id));
@@ -166,10 +168,8 @@ static bool take(struct world *w, unsigned number, const char *key, size_t size)
     if (key[0] != '\0')
         assert_true(nl_raw_string(decoded.filter, &view));
     taken = nl_group_take(w->group,
-                          &(struct nl_group_message){.frame = &decoded,
-                                                     .key = view,
-                                                     .msg_hash = number + 1,
-                                                     .serial = ++w->serial},
+                          &(struct nl_group_message){
+                              .frame = &decoded, .key = view, .msg_hash = number + 1, .serial = ++w->serial},
                           w->now);
     nl_buffer_deinit(&bytes);
     nl_buffer_deinit(&filter);

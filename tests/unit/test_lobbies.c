@@ -225,8 +225,6 @@ static void the_brokers_own_id_is_learned(void **state) {
     expect_told(w, 0, "\"lobbyId\":\"all\"");
     event(w, "update", "lobby-17", "{\"n\":2}");
     expect_told(w, 0, NULL);
-    event(w, "update", "all", "null");
-    expect_told(w, 0, "\"event\":\"leave\"");
     event(w, "join", "lobby-18", "{\"n\":9}"); /* of nobody's lobby, as far as is known */
     expect_told(w, 0, NULL);
     expect_sent(w, "getLobbyPresence all;");
@@ -250,7 +248,8 @@ static void no_id_is_learned_while_a_lobby_is_not_listed(void **state) {
     w->told[1][0] = '\0';
 }
 
-/* An event in a room that the lobby does not have: the room is new, or the id was learned for the wrong one. */
+/* An event in a room that the lobby does not have: the room is new, or the id was learned for the wrong one.
+ */
 static void a_wrong_id_is_forgotten(void **state) {
     struct world *w = *state;
 
@@ -310,16 +309,23 @@ static void few_requests_are_on_their_way(void **state) {
     nl_lobbies_fail_all(w->l, NL_ERROR_TIMEOUT);
 }
 
-static void a_leave_is_looked_after(void **state) {
-    struct world *w = *state;
-
+/* Neither a leave nor a null says whether the actor is there with another connection. */
+static void look_after(struct world *w, const char *what, const char *data) {
     enter(w, 0);
-    event(w, "leave", "all", "{}");
+    event(w, what, "all", data);
     expect_told(w, 0, NULL);
     expect_sent(w, "getLobbyPresence all;");
     assert_true(say(w, SNAPSHOT("lobbyPresenceList", "all", "")));
     expect_told(w, 0,
                 "\"event\":\"leave\",\"lobbyId\":\"all\",\"roomId\":\"ops\",\"actorId\":\"bob\",\"data\":{}");
+}
+
+static void a_leave_is_looked_after(void **state) {
+    look_after(*state, "leave", "{}");
+}
+
+static void a_null_is_looked_after(void **state) {
+    look_after(*state, "update", "null");
 }
 
 static void a_refusal_ends_it_for_all(void **state) {
@@ -435,6 +441,7 @@ int main(void) {
         TEST(ids_are_forgotten_with_the_link),
         TEST(few_requests_are_on_their_way),
         TEST(a_leave_is_looked_after),
+        TEST(a_null_is_looked_after),
         TEST(a_refusal_ends_it_for_all),
         TEST(a_refused_list_ends_nothing),
         TEST(a_refused_renewal_leaves_nothing_behind),
