@@ -2,6 +2,7 @@
 """Every command of the control socket does what README.md says."""
 
 import socket
+import struct
 import time
 
 import msgpack
@@ -198,6 +199,22 @@ def test_drop_at_a_publish(broker, connect, when, accepted, answered, how, code)
         assert client.recv() == PUBLISHED
     assert client.wait_closed().code == code
     assert len(broker.accepts()) == 1 + accepted
+    assert connect("alice").ask(PUBLISH) == PUBLISHED
+
+
+def test_drop_of_a_client_that_was_faster(broker, connect):
+    """It resets the connection itself while its answer is held back: nothing is left to be dropped."""
+    broker.delay(type="publish", ms=50)
+    broker.drop_at(type="publish", when="before", abort=True)
+    client = connect("alice")
+    client.send(PUBLISH)
+    broker.wait_for(what="accepts")
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.socket.close()
+    deadline = time.monotonic() + 5
+    while "dropped" not in broker.counters() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert broker.counters()["dropped"] == 1
     assert connect("alice").ask(PUBLISH) == PUBLISHED
 
 

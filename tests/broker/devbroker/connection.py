@@ -327,7 +327,7 @@ class Connection(asyncio.Protocol):
             self.close(action["code"], action["reason"])
             return
         self._leave_now()
-        if action["abort"] != "fin":
+        if action["abort"] != "fin" and not self._transport.is_closing():
             self._transport.get_extra_info("socket").setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         self._transport.abort()
