@@ -741,7 +741,7 @@ bool nl_group_take(struct nl_group *g, const struct nl_group_message *a, uint64_
 
     if (had_before(g, a))
         return false;
-    if (g->workers != NULL && !anyone_matches(g, a->key))
+    if (!g->shared && !anyone_matches(g, a->key))
         return false;
     if (!make_room(g, a->frame->whole.len)) {
         g->dropped++;

@@ -339,6 +339,28 @@ static void nobody_comes(void **state) {
     end(w);
 }
 
+/* Those who are there do not want it: another may come who does, as where nobody is there. */
+static void nobody_wants_it(void **state) {
+    struct world *w = begin();
+
+    (void)state;
+    join(w, 0, "[\"red\"]", 1);
+    run(w);
+    assert_true(take(w, 0, "blue", 1));
+    assert_true(take(w, 1, "blue", 1));
+    w->now += NL_GROUP_LINGER_MS - 1;
+    run(w);
+    join(w, 1, "[\"blue\"]", 1);
+    run(w);
+    assert_tale(w, "1:0");
+    leave(w, 1);
+    run(w);
+    w->now += NL_GROUP_LINGER_MS;
+    run(w);
+    assert_int_equal(w->groups.lost, 2);
+    end(w);
+}
+
 /* One who is on the way is waited for, however long that takes. */
 static void somebody_is_on_the_way(void **state) {
     struct world *w = begin();
@@ -505,6 +527,7 @@ int main(void) {
         cmocka_unit_test(leaving_costs_what_is_given_back),
         cmocka_unit_test(what_came_back_goes_before_the_event),
         cmocka_unit_test(nobody_comes),
+        cmocka_unit_test(nobody_wants_it),
         cmocka_unit_test(a_group_is_bounded_in_messages),
         cmocka_unit_test(a_group_is_bounded_in_bytes),
         cmocka_unit_test(a_session_is_bounded_in_bytes),

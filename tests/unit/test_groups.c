@@ -321,12 +321,12 @@ static void deliver(struct world *w, unsigned i) {
     char id[16];
     bool known, there = members(w) > 0 || in_state(w, WAITING) > 0;
     bool seen = m->state == WAITING || m->state == OUTSTANDING || (m->state == DONE && m->epoch == w->epoch);
-    bool taken = there && !seen && (members(w) == 0 || anyone_matches(w, m->key));
+    bool taken = there && !seen;
 
     m->acks_due += there && seen && m->state == DONE;
     if (taken) {
         m->state = WAITING;
-        m->unmatched_ms = members(w) == 0 ? w->now : 0;
+        m->unmatched_ms = anyone_matches(w, m->key) ? 0 : w->now;
     }
     snprintf(id, sizeof(id), "%u", i);
     nl_buffer_init(&filter);
