@@ -26,18 +26,28 @@ void nl_line_begin(struct nl_buffer *b, size_t room) {
     b->len = HEAD; /* the head is written last, when the length is known */
 }
 
-struct nl_line *nl_line_end(struct nl_buffer *b) {
-    size_t size = b->len + 1;
+static struct nl_line *finish(struct nl_buffer *b, struct nl_line *rest) {
+    size_t size = b->len;
     struct nl_line *line;
 
     assert(size - HEAD <= UINT32_MAX);
-    nl_buffer_append_byte(b, '\n');
     line = (void *)nl_buffer_take(b, &size);
     line = nl_realloc(line, size); /* it may stay in a queue for long: nothing to spare */
     line->refs = 1;
     line->len = (uint32_t)(size - HEAD);
     line->watch = NULL;
+    line->rest = rest;
     return line;
+}
+
+struct nl_line *nl_line_end(struct nl_buffer *b) {
+    nl_buffer_append_byte(b, '\n');
+    return finish(b, NULL);
+}
+
+struct nl_line *nl_line_end_with(struct nl_buffer *b, struct nl_line *rest) {
+    assert(rest->rest == NULL && rest->watch == NULL);
+    return finish(b, rest);
 }
 
 void nl_line_set_watch(struct nl_line *line, struct nl_line_watch *watch) {
@@ -63,6 +73,8 @@ struct nl_line *nl_line_unref(struct nl_line *line) {
     if (line == NULL || --line->refs > 0)
         return NULL;
     watch = line->watch;
+    if (line->rest != NULL)
+        nl_line_unref(line->rest);
     free(line);
     if (watch != NULL)
         nl_line_watch_release(watch, false);

@@ -3,7 +3,8 @@
  * Lines of the local protocol, in both directions.
  *
  * nl_line is one finished output line, newline included, shared by reference between all
- * the clients that get it: it is encoded once, whatever their number.
+ * the clients that get it: it is encoded once, whatever their number. A line whose beginning is one client's
+ * own (an answer has its id) may share the rest.
  *
  * nl_line_reader cuts input into lines. It takes whatever read() brought (one byte or a
  * thousand lines) and holds memory only while a line is incomplete.
@@ -31,8 +32,14 @@ struct nl_line {
     uint32_t refs;
     uint32_t len;
     struct nl_line_watch *watch; /* NULL, or it holds this until its last reference is gone */
-    uint8_t bytes[];             /* len bytes, the last one is '\n' */
+    struct nl_line *rest;        /* NULL, or what comes behind bytes; it has no rest of its own. Owned */
+    uint8_t bytes[];             /* len bytes; the last one is '\n' where there is no rest */
 };
+
+/* Of the whole line, in bytes. */
+static inline size_t nl_line_size(const struct nl_line *line) {
+    return line->len + (line->rest == NULL ? 0 : (size_t)line->rest->len);
+}
 
 /* Makes a line of text (without newline) with one reference. */
 struct nl_line *nl_line_new(struct nl_slice text);
@@ -44,6 +51,10 @@ struct nl_line *nl_line_new(struct nl_slice text);
  */
 void nl_line_begin(struct nl_buffer *b, size_t room);
 struct nl_line *nl_line_end(struct nl_buffer *b);
+
+/* Makes of it the beginning of a line that ends as rest does. Takes over a reference to rest, which has none
+ * itself. */
+struct nl_line *nl_line_end_with(struct nl_buffer *b, struct nl_line *rest);
 
 /* Makes watch wait for the end of the line, too. */
 void nl_line_set_watch(struct nl_line *line, struct nl_line_watch *watch);

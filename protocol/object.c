@@ -111,6 +111,15 @@ struct nl_line *nl_object_line(struct nl_object *o) {
     return nl_line_end(&o->out);
 }
 
+void nl_object_begin_rest(struct nl_object *o) {
+    nl_line_begin(&o->out, ANSWER_ROOM);
+    o->first = false;
+}
+
+struct nl_line *nl_object_line_with(struct nl_object *o, struct nl_line *rest) {
+    return nl_line_end_with(&o->out, rest);
+}
+
 /* ---- errors ---- */
 
 void nl_object_id(struct nl_object *o, const char *id) {

@@ -43,6 +43,14 @@ void nl_object_close(struct nl_object *o, char bracket);                 /* '}' 
 /* Ends the object and makes it a line with one reference. The object is deinitialised. */
 struct nl_line *nl_object_line(struct nl_object *o);
 
+/*
+ * The same in two parts, of which the second can be shared: begin_rest() begins an object behind its first
+ * fields (nl_object_line() makes it a line), line_with() makes a line of those fields and a rest, to which it
+ * takes over a reference.
+ */
+void nl_object_begin_rest(struct nl_object *o);
+struct nl_line *nl_object_line_with(struct nl_object *o, struct nl_line *rest);
+
 /* The answer to a line that could not be used. */
 struct nl_line *nl_refusal_line(const struct nl_refusal *r);
 

@@ -222,7 +222,7 @@ void nl_client_send(struct nl_client *c, struct nl_line *line, bool droppable) {
         nl_line_unref(line);
         return;
     }
-    c->peer.quota->output_bytes += line->len;
+    c->peer.quota->output_bytes += nl_line_size(line);
     nl_output_push(&c->output, line, droppable);
 }
 

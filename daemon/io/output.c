@@ -22,8 +22,11 @@ void nl_output_deinit(struct nl_output *o) {
     nl_output_init(o);
 }
 
-static bool begun(const struct nl_output *o) {
-    return o->offset > 0 || o->pinned;
+/* How many entries are what is left of a line that is partly out, or being written. */
+static uint32_t begun(const struct nl_output *o) {
+    if (o->count == 0 || (o->offset == 0 && !o->pinned && !at(o, 0)->rest))
+        return 0;
+    return o->count > 1 && at(o, 1)->rest ? 2 : 1;
 }
 
 /*
@@ -50,23 +53,29 @@ static void grow(struct nl_output *o) {
     o->dropped = 0;
 }
 
-void nl_output_push(struct nl_output *o, struct nl_line *line, bool droppable) {
+static void push(struct nl_output *o, struct nl_output_entry entry) {
     if (o->count == o->cap)
         grow(o);
-    *at(o, o->count++) = (struct nl_output_entry){line, droppable};
-    o->bytes += line->len;
+    *at(o, o->count++) = entry;
+    o->bytes += entry.line->len;
+}
+
+void nl_output_push(struct nl_output *o, struct nl_line *line, bool droppable) {
+    push(o, (struct nl_output_entry){.line = line, .droppable = droppable});
+    if (line->rest != NULL)
+        push(o, (struct nl_output_entry){.line = nl_line_ref(line->rest), .rest = true});
 }
 
 void nl_output_push_front(struct nl_output *o, struct nl_line *line) {
+    uint32_t ahead = begun(o);
+
     if (o->count == o->cap)
         grow(o);
     o->head = (o->head - 1) & (o->cap - 1);
     o->count++;
-    *at(o, 0) = (struct nl_output_entry){line, false};
-    if (begun(o)) {
-        *at(o, 0) = *at(o, 1);
-        *at(o, 1) = (struct nl_output_entry){line, false};
-    }
+    for (uint32_t i = 0; i < ahead; i++)
+        *at(o, i) = *at(o, i + 1);
+    *at(o, ahead) = (struct nl_output_entry){.line = line};
     o->scanned = 0;
     o->bytes += line->len;
 }
@@ -125,7 +134,7 @@ struct nl_line *nl_output_drop_oldest(struct nl_output *o) {
         struct nl_output_entry *e = at(o, o->scanned);
         struct nl_line *line = e->line;
 
-        if (line == NULL || !e->droppable || (o->scanned == 0 && begun(o)))
+        if (line == NULL || !e->droppable || o->scanned < begun(o))
             continue;
         o->bytes -= line->len;
         if (o->scanned == 0)
@@ -138,7 +147,7 @@ struct nl_line *nl_output_drop_oldest(struct nl_output *o) {
 }
 
 void nl_output_truncate(struct nl_output *o) {
-    uint32_t keep = begun(o) ? 1 : 0;
+    uint32_t keep = begun(o);
 
     while (o->count > keep) {
         struct nl_line *line = at(o, --o->count)->line;

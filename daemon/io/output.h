@@ -2,7 +2,8 @@
 /*
  * Lines waiting to be written to one client, oldest first: a ring of shared lines. It holds no
  * memory while it is empty, and never room for more than a few times the lines that wait, however many were
- * dropped. Only whole lines are added or dropped; of the first one a part may be written already.
+ * dropped. Only whole lines are added or dropped; of the first one a part may be written already. The rest of
+ * a line (nl_line.rest) is an entry of its own right behind it.
  */
 #ifndef NL_IO_OUTPUT_H
 #define NL_IO_OUTPUT_H
@@ -16,7 +17,8 @@
 
 struct nl_output_entry {
     struct nl_line *line; /* NULL: dropped */
-    bool droppable;       /* a message, that the policy `drop` may leave out */
+    bool droppable;       /* a message, that the policy `drop` may leave out; has no rest */
+    bool rest;            /* the end of the line of the entry before it, or of one that is out */
 };
 
 struct nl_output {
@@ -24,8 +26,8 @@ struct nl_output {
     uint32_t cap, head, count;
     uint32_t scanned; /* entries from head on that hold nothing to drop */
     uint32_t dropped; /* entries that are only the place of a dropped line */
-    size_t offset;    /* bytes of the first line that are written */
-    bool pinned;      /* the first line is being written right now: it stays where it is */
+    size_t offset;    /* bytes of the first entry that are written */
+    bool pinned;      /* the first entry is being written right now: it stays where it is */
     size_t bytes;     /* that wait, all lines together */
 };
 
@@ -36,7 +38,7 @@ static inline bool nl_output_empty(const struct nl_output *o) {
     return o->bytes == 0;
 }
 
-/* Adds a line; takes over the reference. */
+/* Adds a line; takes over the reference. A droppable one has no rest. */
 void nl_output_push(struct nl_output *o, struct nl_line *line, bool droppable);
 
 /* Fills at most max vectors with what comes first; returns how many. They are valid until the next change. */
@@ -54,7 +56,7 @@ struct nl_line *nl_output_drop_oldest(struct nl_output *o);
 /* Drops all but a first line that is begun. */
 void nl_output_truncate(struct nl_output *o);
 
-/* Puts a line right behind one that is begun, before all others. Takes over the reference. */
+/* Puts a line without a rest right behind one that is begun, before all others. Takes over the reference. */
 void nl_output_push_front(struct nl_output *o, struct nl_line *line);
 
 #endif

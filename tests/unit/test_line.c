@@ -50,6 +50,30 @@ static void test_references(void **state) {
     assert_null(nl_line_unref(NULL));
 }
 
+/* Two answers with one list: it lives as long as one of them does. */
+static void test_a_shared_rest(void **state) {
+    struct nl_line *rest = nl_line_new(nl_slice_str(",\"data\":[]}")), *lines[2];
+    struct nl_buffer b;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        nl_line_begin(&b, 10);
+        nl_buffer_append_str(&b, "{\"id\":1");
+        lines[i] = nl_line_end_with(&b, nl_line_ref(rest));
+        assert_int_equal(lines[i]->len, 7);
+        assert_ptr_equal(lines[i]->rest, rest);
+        assert_int_equal(nl_line_size(lines[i]), 7 + 12);
+    }
+    nl_line_unref(rest);
+    nl_line_ref(lines[0]);
+    nl_line_unref(lines[0]);
+    assert_int_equal(rest->refs, 2);
+    nl_line_unref(lines[0]);
+    assert_int_equal(rest->refs, 1);
+    assert_int_equal(nl_line_size(rest), rest->len);
+    nl_line_unref(lines[1]);
+}
+
 static void test_line_built_in_place(void **state) {
     (void)state;
     for (size_t room = 0; room < 300; room += 100) {
@@ -561,6 +585,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_new_line),
         cmocka_unit_test(test_references),
+        cmocka_unit_test(test_a_shared_rest),
         cmocka_unit_test(test_line_built_in_place),
         cmocka_unit_test(test_lines),
         cmocka_unit_test(test_mark),

@@ -2,7 +2,8 @@
 /*
  * The lines that wait for one client, beside a plain array of them: whatever is pushed, written in
  * pieces, dropped and cut off, what is read out is what the array says, byte for byte, and a line that is
- * being written stays where it is until it is out. A failure prints its seed; NL_SEED=n runs that one alone.
+ * being written, or of which a part is out, stays where it is until it is out, its rest included. A failure
+ * prints its seed; NL_SEED=n runs that one alone.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +21,7 @@
 
 struct entry {
     struct nl_line *line; /* a reference of the test's own: it knows when the output gives up the other */
-    bool droppable;
+    bool droppable, rest;
 };
 
 struct world {
@@ -31,6 +32,7 @@ struct world {
     size_t offset; /* bytes of the first one that are out */
     bool pinned;
     unsigned number;
+    struct nl_line *rest; /* that lines share */
 };
 
 static unsigned pick(struct world *w, unsigned n) {
@@ -43,23 +45,27 @@ static unsigned pick(struct world *w, unsigned n) {
 
 /* ---- the model ---- */
 
-static void model_insert(struct world *w, unsigned at, struct nl_line *line, bool droppable) {
+static void model_insert(struct world *w, unsigned at, struct nl_line *line, bool droppable, bool rest) {
     assert_true(w->count < MAX_LINES);
     memmove(&w->model[at + 1], &w->model[at], (w->count - at) * sizeof(w->model[0]));
-    w->model[at] = (struct entry){nl_line_ref(line), droppable};
+    w->model[at] = (struct entry){nl_line_ref(line), droppable, rest};
     w->count++;
 }
 
 /* The output has given up its reference by now. */
 static void model_remove(struct world *w, unsigned at) {
-    assert_int_equal(w->model[at].line->refs, 1);
+    if (!w->model[at].rest)
+        assert_int_equal(w->model[at].line->refs, 1);
     nl_line_unref(w->model[at].line);
     w->count--;
     memmove(&w->model[at], &w->model[at + 1], (w->count - at) * sizeof(w->model[0]));
 }
 
-static bool begun(const struct world *w) {
-    return w->offset > 0 || w->pinned;
+/* Entries of the line that is begun. */
+static unsigned begun(const struct world *w) {
+    if (w->count == 0 || (w->offset == 0 && !w->pinned && !w->model[0].rest))
+        return 0;
+    return w->count > 1 && w->model[1].rest ? 2 : 1;
 }
 
 static size_t model_bytes(const struct world *w) {
@@ -100,14 +106,28 @@ static struct nl_line *next_line(struct world *w) {
 static void push(struct world *w, bool droppable) {
     struct nl_line *line = next_line(w);
 
-    model_insert(w, w->count, line, droppable);
+    model_insert(w, w->count, line, droppable, false);
     nl_output_push(&w->output, line, droppable);
+}
+
+/* An answer, whose rest other answers have too. */
+static void push_shared(struct world *w) {
+    struct nl_buffer b;
+    struct nl_line *line;
+
+    nl_line_begin(&b, 10);
+    nl_buffer_append_str(&b, "answer ");
+    nl_buffer_append_byte(&b, (uint8_t)('0' + w->number++ % 10));
+    line = nl_line_end_with(&b, nl_line_ref(w->rest));
+    model_insert(w, w->count, line, false, false);
+    model_insert(w, w->count, w->rest, false, true);
+    nl_output_push(&w->output, line, false);
 }
 
 static void push_front(struct world *w) {
     struct nl_line *line = next_line(w);
 
-    model_insert(w, begun(w) ? 1 : 0, line, false);
+    model_insert(w, begun(w), line, false, false);
     nl_output_push_front(&w->output, line);
 }
 
@@ -134,7 +154,7 @@ static void finish_first(struct world *w) {
 
 static void drop_oldest(struct world *w) {
     struct nl_line *line = nl_output_drop_oldest(&w->output);
-    unsigned i = begun(w) ? 1 : 0;
+    unsigned i = begun(w);
 
     while (i < w->count && !w->model[i].droppable)
         i++;
@@ -149,15 +169,17 @@ static void drop_oldest(struct world *w) {
 
 static void truncate_all(struct world *w) {
     nl_output_truncate(&w->output);
-    while (w->count > (begun(w) ? 1 : 0))
+    while (w->count > begun(w))
         model_remove(w, w->count - 1);
 }
 
 static void step(struct world *w) {
     unsigned what = pick(w, 100);
 
-    if (what < 35 && w->count < MAX_LINES - 1)
+    if (what < 28 && w->count < MAX_LINES - 1)
         push(w, pick(w, 3) != 0);
+    else if (what < 35 && w->count < MAX_LINES - 2)
+        push_shared(w);
     else if (what < 40 && w->count < MAX_LINES - 1)
         push_front(w);
     else if (what < 55 && w->count > 0 && !w->pinned)
@@ -174,7 +196,7 @@ static void step(struct world *w) {
 }
 
 static void walk(uint64_t seed) {
-    struct world w = {.random = seed};
+    struct world w = {.random = seed, .rest = nl_line_new(nl_slice_str(" and the rest"))};
 
     nl_output_init(&w.output);
     for (unsigned i = 0; i < 500; i++)
@@ -182,6 +204,8 @@ static void walk(uint64_t seed) {
     nl_output_deinit(&w.output);
     while (w.count > 0)
         model_remove(&w, 0);
+    assert_int_equal(w.rest->refs, 1);
+    nl_line_unref(w.rest);
 }
 
 static uint64_t walking; /* the seed of the walk under way */
@@ -269,6 +293,35 @@ static void what_is_dropped_takes_no_room(void **state) {
     assert_null(w.output.ring);
 }
 
+/* Cut off when its first part is out and nothing of the second: the line is whole all the same. */
+static void a_line_is_whole_with_its_rest(void **state) {
+    struct world w = {.rest = nl_line_new(nl_slice_str(" and the rest"))};
+
+    (void)state;
+    nl_output_init(&w.output);
+    push_shared(&w);
+    push(&w, true);
+    assert_int_equal(w.output.bytes, nl_line_size(w.model[0].line) + w.model[2].line->len);
+    finish_first(&w);
+    truncate_all(&w);
+    assert_int_equal(w.count, 1);
+    push_front(&w);
+    check(&w);
+    finish_first(&w);
+    finish_first(&w);
+    assert_true(nl_output_empty(&w.output));
+    push_shared(&w);
+    pin(&w);
+    truncate_all(&w);
+    assert_int_equal(w.count, 2);
+    check(&w);
+    nl_output_deinit(&w.output);
+    model_remove(&w, 0);
+    model_remove(&w, 0);
+    assert_int_equal(w.rest->refs, 1);
+    nl_line_unref(w.rest);
+}
+
 static void dropping_everything_leaves_nothing(void **state) {
     struct world w = {0};
 
@@ -289,6 +342,7 @@ int main(void) {
         cmocka_unit_test(it_holds_no_memory_while_it_is_empty),
         cmocka_unit_test(a_line_behind_dropped_ones_can_be_pinned),
         cmocka_unit_test(what_is_dropped_takes_no_room),
+        cmocka_unit_test(a_line_is_whole_with_its_rest),
         cmocka_unit_test(dropping_everything_leaves_nothing),
         cmocka_unit_test_teardown(what_waits_is_what_an_array_says, name_the_seed),
     };
