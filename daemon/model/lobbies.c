@@ -196,41 +196,59 @@ static void note(struct lobby *lobby, struct nl_slice room, struct nl_slice acto
     nl_buffer_deinit(&key);
 }
 
-/* The broker's map of rooms and their actors, but for those whose presence is null. */
-static void write_snapshot(struct nl_object *o, struct nl_slice presence, struct nl_json_options options) {
-    struct nl_slice room_raw, actors, id_raw, item, room, id;
-    struct nl_raw_iter rooms, it;
+static void write_room(struct nl_object *o, struct nl_slice room, struct nl_slice actors,
+                       struct nl_json_options options) {
+    struct nl_slice id_raw, item, id;
+    struct nl_raw_iter it;
     struct nl_actor actor;
 
-    nl_object_open(o, "presence", '{');
-    if (nl_raw_map(presence, &rooms))
-        while (nl_raw_next_pair(&rooms, &room_raw, &actors)) {
-            if (!nl_raw_string(room_raw, &room) || !nl_raw_map(actors, &it))
-                continue;
-            nl_object_open_member(o, room, '{');
-            while (nl_raw_next_pair(&it, &id_raw, &item)) {
-                nl_actor_read(item, &actor);
-                if (nl_raw_string(id_raw, &id) && !nl_raw_is_null(actor.presence))
-                    nl_object_member(o, id, item, options);
-            }
-            nl_object_close(o, '}');
-        }
+    if (!nl_raw_map(actors, &it))
+        return;
+    nl_object_open_member(o, room, '{');
+    while (nl_raw_next_pair(&it, &id_raw, &item)) {
+        nl_actor_read(item, &actor);
+        if (nl_raw_string(id_raw, &id) && !nl_raw_is_null(actor.presence))
+            nl_object_member(o, id, item, options);
+    }
     nl_object_close(o, '}');
 }
 
-static void answer_list(struct lobby *lobby, struct nl_ask *ask, struct nl_slice presence) {
+/* The broker's map of rooms and their actors, but for those whose presence is null, as the rest of answers.
+ */
+static struct nl_line *snapshot(const struct lobby *lobby, struct nl_slice presence, bool bigint) {
+    struct nl_json_options options = {.bigint_as_string = bigint};
+    struct nl_slice room_raw, actors, room;
+    struct nl_raw_iter rooms;
+    struct nl_object o;
+
+    nl_object_begin_rest(&o);
+    nl_object_str(&o, "lobbyId", slug_of(lobby));
+    nl_object_open(&o, "presence", '{');
+    if (nl_raw_map(presence, &rooms))
+        while (nl_raw_next_pair(&rooms, &room_raw, &actors)) {
+            if (nl_raw_string(room_raw, &room))
+                write_room(&o, room, actors, options);
+        }
+    nl_object_close(&o, '}');
+    return nl_object_line(&o);
+}
+
+/* told: what was written of this list already, by bigint_as_string. */
+static void answer_list(struct lobby *lobby, struct nl_ask *ask, struct nl_slice presence,
+                        struct nl_line **told) {
     bool joins = ask->type == NL_REQUEST_LOBBY_SUBSCRIBE;
+    struct nl_line **rest = &told[ask->peer->bigint_as_string];
     struct nl_watch *w = nl_watch_find(ask->peer, lobby);
     struct nl_object o;
 
+    if (*rest == NULL)
+        *rest = snapshot(lobby, presence, ask->peer->bigint_as_string);
     nl_ask_begin(&o, joins ? "lobbySubscribed" : "lobbyPresenceList", ask);
-    nl_object_str(&o, "lobbyId", slug_of(lobby));
-    write_snapshot(&o, presence, (struct nl_json_options){.bigint_as_string = ask->peer->bigint_as_string});
     if (joins && w != NULL) {
         w->informed = true;
         w->blank = false;
     }
-    nl_ask_answer(ask, &lobby->l->ops, nl_object_line(&o));
+    nl_ask_answer(ask, &lobby->l->ops, nl_object_line_with(&o, nl_line_ref(*rest)));
 }
 
 /* It will be told what is there, as events, when the broker is. */
@@ -407,6 +425,7 @@ static void compare(struct lobby *lobby, struct nl_slice presence) {
 
 static void on_list(struct lobby *lobby, const struct nl_frame *frame) {
     struct nl_slice presence = NL_FRAME_HAS(frame, presence) ? frame->presence : nl_slice(NULL, 0);
+    struct nl_line *told[2] = {NULL, NULL};
     struct nl_ask *ask, *tmp;
 
     /* Who is not subscribed has a look only: there is nothing to compare with. */
@@ -414,8 +433,10 @@ static void on_list(struct lobby *lobby, const struct nl_frame *frame) {
         compare(lobby, presence);
     DL_FOREACH_SAFE(lobby->asks, ask, tmp) {
         if (lobby->subscribed || ask->type == NL_REQUEST_GET_LOBBY_PRESENCE)
-            answer_list(lobby, ask, presence);
+            answer_list(lobby, ask, presence, told);
     }
+    nl_line_unref(told[0]);
+    nl_line_unref(told[1]);
 }
 
 /* Does somebody who was told that it is pending wait for a list? */
@@ -625,7 +646,7 @@ static void on_ask(struct nl_lobbies *l, struct nl_peer *peer, struct nl_request
     ask = nl_asks_add(&lobby->asks, l, peer, r, now_ms + l->limits.request_timeout_ms);
     if (joins && !l->up)
         answer_pending(lobby, ask);
-    else if (!joins || lobby->subscribed)
+    else if ((!joins || lobby->subscribed) && lobby->flight != LISTING)
         lobby->wanted = true;
 }
 

@@ -19,6 +19,7 @@ struct room {
     char *slug;
     struct nl_presence *p;
     struct nl_roster roster;
+    struct nl_line *told[2]; /* the roster as the rest of answers, by bigint_as_string; see forget_told() */
     struct nl_watch *watches;
     struct nl_ask *asks; /* getPresence, watchPresence */
     bool wanted;         /* to be fetched */
@@ -37,11 +38,13 @@ struct nl_presence {
     uint64_t seed;
     struct nl_announcement announcement;
     struct nl_roster_allowance allowance;
-    struct room *rooms; /* by slug */
-    char *followed;     /* announcement.room, when we last looked and were sure of it; NULL = none */
-    char *actor;        /* who we are */
-    unsigned fetching;  /* rooms in flight */
+    struct nl_line *told[2]; /* all rosters */
+    struct room *rooms;      /* by slug */
+    char *followed;          /* announcement.room, when we last looked and were sure of it; NULL = none */
+    char *actor;             /* who we are */
+    unsigned fetching;       /* rooms in flight */
     bool up;
+    bool any_told;    /* told[], of a room or of all, is set */
     bool dirty;       /* something has changed since next_ms was worked out */
     uint64_t next_ms; /* when a room has something to do */
     uint64_t run_ms;  /* of the last run */
@@ -91,8 +94,29 @@ static struct room *get_room(struct nl_presence *p, struct nl_slice slug) {
     return room;
 }
 
+static void forget(struct nl_line **told) {
+    told[0] = nl_line_unref(told[0]);
+    told[1] = nl_line_unref(told[1]);
+}
+
+/* What was written of the roster is used for all answers until it changes, but is not kept beyond a run. */
+static void forget_told(struct room *room) {
+    forget(room->told);
+    forget(room->p->told);
+}
+
+static void forget_all_told(struct nl_presence *p) {
+    struct room *room, *tmp;
+
+    HASH_ITER(hh, p->rooms, room, tmp) {
+        forget_told(room);
+    }
+    p->any_told = false;
+}
+
 static void free_room(struct room *room) {
     assert(room->watches == NULL && room->asks == NULL && !room->in_flight);
+    forget_told(room);
     HASH_DEL(room->p->rooms, room);
     nl_roster_clear(&room->roster);
     free(room->slug);
@@ -184,6 +208,7 @@ static void tell_untold(struct room *room, const struct nl_actor *actor, bool li
 static void put(struct room *room, const struct nl_actor *actor, bool live) {
     bool all = live || room->filled;
 
+    forget_told(room);
     switch (nl_roster_put(&room->roster, actor->id, actor->whole, nl_actor_digest(actor, room->p->seed))) {
     case NL_ROSTER_JOINED:
         nl_roster_find(&room->roster, actor->id)->untold = !all;
@@ -211,9 +236,8 @@ static void on_left(void *ctx, const struct nl_roster_entry *e) {
     tell_left(ctx, nl_roster_key(e));
 }
 
-static void write_roster(struct nl_object *o, const struct room *room, bool with_room,
-                         const struct nl_peer *peer) {
-    struct nl_json_options options = {.bigint_as_string = peer->bigint_as_string};
+static void write_roster(struct nl_object *o, const struct room *room, bool with_room, bool bigint) {
+    struct nl_json_options options = {.bigint_as_string = bigint};
     struct nl_roster_entry *e, *tmp;
     struct nl_actor actor;
 
@@ -223,21 +247,57 @@ static void write_roster(struct nl_object *o, const struct room *room, bool with
     }
 }
 
-static struct nl_line *watched_line(const struct room *room, const struct nl_ask *ask, bool pending) {
+static void begin_data(struct nl_object *o) {
+    nl_object_begin_rest(o);
+    nl_object_open(o, "data", '[');
+}
+
+static struct nl_line *end_data(struct nl_object *o) {
+    nl_object_close(o, ']');
+    return nl_object_line(o);
+}
+
+/* The roster of one room as the rest of an answer: a new reference. */
+static struct nl_line *room_told(struct room *room, bool bigint) {
+    struct nl_object o;
+
+    if (room->told[bigint] == NULL) {
+        begin_data(&o);
+        write_roster(&o, room, false, bigint);
+        room->told[bigint] = end_data(&o);
+        room->p->any_told = true;
+    }
+    return nl_line_ref(room->told[bigint]);
+}
+
+/* Those of all rooms. */
+static struct nl_line *all_told(struct nl_presence *p, bool bigint) {
+    struct room *room, *tmp;
+    struct nl_object o;
+
+    if (p->told[bigint] == NULL) {
+        begin_data(&o);
+        HASH_ITER(hh, p->rooms, room, tmp) {
+            write_roster(&o, room, true, bigint);
+        }
+        p->told[bigint] = end_data(&o);
+        p->any_told = true;
+    }
+    return nl_line_ref(p->told[bigint]);
+}
+
+static struct nl_line *watched_line(struct room *room, const struct nl_ask *ask, bool pending) {
     struct nl_object o;
 
     nl_ask_begin(&o, "presenceWatched", ask);
     nl_object_str(&o, "roomId", slug_of(room));
-    if (room->filled) {
-        nl_object_open(&o, "data", '[');
-        write_roster(&o, room, false, ask->peer);
-        nl_object_close(&o, ']');
-    }
     if (room->roster.incomplete)
         nl_object_bool(&o, "incomplete", true);
     if (pending)
         nl_object_bool(&o, "pending", true);
-    return nl_object_line(&o);
+    if (!room->filled)
+        return nl_object_line(&o);
+    return nl_object_line_with(&o, room_told(room, ask->peer->bigint_as_string));
 }
 
 /* From here on the watcher is told differences to what this answer shows. */
@@ -249,25 +309,34 @@ static void answer_watch(struct room *room, struct nl_ask *ask, bool pending) {
     nl_ask_answer(ask, &room->p->ops, watched_line(room, ask, pending));
 }
 
-/* The broker's list, but for those whose presence is null. */
-static struct nl_line *list_line(const struct room *room, const struct nl_ask *ask, struct nl_slice list) {
-    struct nl_json_options options = {.bigint_as_string = ask->peer->bigint_as_string};
+/* The broker's list, but for those whose presence is null, as the rest of answers. */
+static struct nl_line *list_told(struct nl_slice list, bool bigint) {
+    struct nl_json_options options = {.bigint_as_string = bigint};
     struct nl_raw_iter it;
     struct nl_slice item;
     struct nl_actor actor;
     struct nl_object o;
 
-    nl_ask_begin(&o, "presenceList", ask);
-    if (room->slug[0] != '\0')
-        nl_object_str(&o, "roomId", slug_of(room));
-    nl_object_open(&o, "data", '[');
+    begin_data(&o);
     if (nl_raw_array(list, &it))
         while (nl_raw_next(&it, &item)) {
             if (nl_actor_read(item, &actor) && !nl_raw_is_null(actor.presence))
                 nl_actor_write(&o, NULL, &actor, nl_slice(NULL, 0), options);
         }
-    nl_object_close(&o, ']');
-    return nl_object_line(&o);
+    return end_data(&o);
+}
+
+/* told: what was written of the list already. */
+static void answer_get(struct room *room, struct nl_ask *ask, struct nl_slice list, struct nl_line **told) {
+    struct nl_line **rest = &told[ask->peer->bigint_as_string];
+    struct nl_object o;
+
+    if (*rest == NULL)
+        *rest = list_told(list, ask->peer->bigint_as_string);
+    nl_ask_begin(&o, "presenceList", ask);
+    if (room->slug[0] != '\0')
+        nl_object_str(&o, "roomId", slug_of(room));
+    nl_ask_answer(ask, &room->p->ops, nl_object_line_with(&o, nl_line_ref(*rest)));
 }
 
 /* ---- what the broker says ---- */
@@ -278,6 +347,7 @@ static void compare(struct room *room, struct nl_slice list) {
     struct nl_slice item;
     struct nl_actor actor;
 
+    forget_told(room);
     nl_roster_begin(&room->roster);
     if (nl_raw_array(list, &it))
         while (nl_raw_next(&it, &item)) {
@@ -292,6 +362,7 @@ static bool on_list(struct nl_presence *p, const struct nl_frame *frame, uint64_
     struct nl_slice slug = NL_FRAME_HAS(frame, room_id) ? frame->room_id : nl_slice(NULL, 0);
     struct nl_slice list = NL_FRAME_HAS(frame, data) ? frame->data : nl_slice(NULL, 0);
     struct room *room = find_room(p, slug);
+    struct nl_line *told[2] = {NULL, NULL};
     struct nl_ask *ask, *tmp;
 
     if (room == NULL || !room->in_flight)
@@ -306,8 +377,9 @@ static bool on_list(struct nl_presence *p, const struct nl_frame *frame, uint64_
         if (ask->type == NL_REQUEST_WATCH_PRESENCE)
             answer_watch(room, ask, false);
         else
-            nl_ask_answer(ask, &p->ops, list_line(room, ask, list));
+            answer_get(room, ask, list, told);
     }
+    forget(told);
     return true;
 }
 
@@ -473,6 +545,8 @@ void nl_presence_run(struct nl_presence *p, uint64_t now_ms) {
     struct room *room, *tmp;
 
     p->run_ms = now_ms;
+    if (p->any_told)
+        forget_all_told(p);
     nl_announcement_run(&p->announcement, now_ms);
     follow(p);
     if (!p->dirty && now_ms < p->next_ms)
@@ -566,6 +640,11 @@ static void on_clear(struct nl_presence *p, struct nl_peer *peer, struct nl_requ
     nl_announcement_clear(&p->announcement, peer, r, now_ms);
 }
 
+/* A list that is on its way serves whoever asks meanwhile. */
+static void want(struct room *room) {
+    room->wanted = room->wanted || !room->in_flight;
+}
+
 /* Waits for the broker as long as any request does, also while the link is down. */
 static void on_get(struct nl_presence *p, struct nl_peer *peer, struct nl_request *r, uint64_t now_ms) {
     struct room *room;
@@ -574,7 +653,8 @@ static void on_get(struct nl_presence *p, struct nl_peer *peer, struct nl_reques
         return;
     room = get_room(p, r->room);
     nl_asks_add(&room->asks, p, peer, r, now_ms + p->limits.request_timeout_ms);
-    room->wanted = p->dirty = true;
+    want(room);
+    p->dirty = true;
 }
 
 static void on_watch(struct nl_presence *p, struct nl_peer *peer, struct nl_request *r, uint64_t now_ms) {
@@ -597,7 +677,7 @@ static void on_watch(struct nl_presence *p, struct nl_peer *peer, struct nl_requ
     else if (is_live(room) && room->fresh)
         answer_watch(room, ask, false);
     else
-        room->wanted = true;
+        want(room);
 }
 
 static void on_unwatch(struct nl_presence *p, struct nl_peer *peer, struct nl_request *r, uint64_t now_ms) {
@@ -664,10 +744,34 @@ static void on_actor(struct nl_presence *p, struct nl_peer *peer, struct nl_requ
     p->ops.answer(p->ops.ctx, peer, nl_object_line(&o));
 }
 
+/* Of one room, which may be unknown, or of all. */
+struct listing {
+    bool stale, incomplete;
+    struct nl_line *told; /* a reference; NULL = nobody */
+};
+
+static struct listing list_room(struct room *room, bool bigint) {
+    if (room == NULL)
+        return (struct listing){.stale = true};
+    return (struct listing){is_stale(room), room->roster.incomplete, room_told(room, bigint)};
+}
+
+static struct listing list_all(struct nl_presence *p, bool bigint) {
+    struct listing all = {.stale = p->rooms == NULL};
+    struct room *room, *tmp;
+
+    HASH_ITER(hh, p->rooms, room, tmp) {
+        all.stale = all.stale || is_stale(room);
+        all.incomplete = all.incomplete || room->roster.incomplete;
+    }
+    all.told = all_told(p, bigint);
+    return all;
+}
+
 static void on_list_request(struct nl_presence *p, struct nl_peer *peer, struct nl_request *r,
                             uint64_t now_ms) {
-    bool all = r->room.ptr == NULL, found = false, stale = false, incomplete = false;
-    struct room *room, *tmp;
+    bool all = r->room.ptr == NULL, bigint = peer->bigint_as_string;
+    struct listing l = all ? list_all(p, bigint) : list_room(find_room(p, r->room), bigint);
     struct nl_object o;
 
     (void)now_ms;
@@ -675,20 +779,12 @@ static void on_list_request(struct nl_presence *p, struct nl_peer *peer, struct 
     nl_object_id(&o, r->id);
     if (!all)
         nl_object_str(&o, "roomId", r->room);
-    nl_object_open(&o, "data", '[');
-    HASH_ITER(hh, p->rooms, room, tmp) {
-        if (!all && !nl_slice_equal(slug_of(room), r->room))
-            continue;
-        write_roster(&o, room, all, peer);
-        found = true;
-        stale = stale || is_stale(room);
-        incomplete = incomplete || room->roster.incomplete;
-    }
-    nl_object_close(&o, ']');
-    nl_object_bool(&o, "stale", stale || !found);
-    if (incomplete)
+    nl_object_bool(&o, "stale", l.stale);
+    if (l.incomplete)
         nl_object_bool(&o, "incomplete", true);
-    p->ops.answer(p->ops.ctx, peer, nl_object_line(&o));
+    if (l.told == NULL)
+        nl_object_json(&o, "data", nl_slice_str("[]"));
+    p->ops.answer(p->ops.ctx, peer, l.told == NULL ? nl_object_line(&o) : nl_object_line_with(&o, l.told));
 }
 
 typedef void request_handler(struct nl_presence *p, struct nl_peer *peer, struct nl_request *r,

@@ -331,6 +331,38 @@ def test_a_large_message_is_shared(kraken: Broker, bob: wsclient.Client) -> None
             client.close()
 
 
+@pytest.mark.parametrize("ask", [{"type": "getPresence", "roomId": "ops"}, {"type": "watchPresence", "roomId": "ops"},
+                                 {"type": "getLobbyPresence", "lobbyId": "all"}], ids=lambda ask: str(ask["type"]))
+def test_a_list_is_shared(kraken: Broker, ask: Json) -> None:
+    """One list answers a thousand requests, and is written once for all of them: they cost little more than one."""
+    mute = {"watchPresence": "getPresence"}.get(ask["type"], ask["type"])
+    actor = {"actorTokenId": "bob", "presence": "y" * 60000}
+    actors = {f"bob{n}": {**actor, "actorTokenId": f"bob{n}"} for n in range(14)}
+    lists = {"getPresence": {"type": "presenceList", "roomId": "ops", "data": list(actors.values())},
+             "getLobbyPresence": {"type": "lobbyPresenceList", "lobbyId": "all", "presence": {"ops": actors}}}
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        clients = [daemon.client(receive_buffer=4096) for _ in range(10)]
+        before = rss(daemon)
+        kraken.mute(type=mute, count=1)
+        for client in clients:
+            for n in range(100):
+                client.send(**ask, id=n)
+            client.send(type="ping")
+            client.receive(type="pong")
+        kraken.wait_for(what="received", type=[mute], count=1)
+        kraken.inject(frame=lists[mute], token="tok-alice")
+        for client in clients[:2]:
+            for n in range(100):
+                answer = client.receive(id=n)
+                told = answer["presence"]["ops"].values() if "presence" in answer else answer["data"]
+                assert [each["presence"] for each in told] == [actor["presence"]] * 14
+        assert rss(daemon) - before < 60 << 20
+        assert len(kraken.received(mute)) == 1
+        for client in clients:
+            client.close()
+
+
 def test_a_small_receive_buffer_gets_every_byte(kraken: Broker, bob: wsclient.Client) -> None:
     with Daemon({"default": alice(kraken.url)}) as daemon:
         daemon.wait_status()

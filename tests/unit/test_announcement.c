@@ -18,6 +18,7 @@
 #include "daemon/model/announcement.h"
 #include "protocol/alloc.h"
 #include "protocol/transcode.h"
+#include "line_text.h"
 
 enum { PEERS = 4, EVENTS = 64, DEADLINE = 5000 };
 
@@ -98,7 +99,7 @@ static void op_answer(void *ctx, struct nl_peer *peer, struct nl_line *line) {
     w->answers++;
     if (line == NULL)
         return;
-    snprintf(w->last, sizeof(w->last), "%.*s", (int)line->len, (const char *)line->bytes);
+    nl_test_line_text(line, w->last, sizeof(w->last));
     w->errors += strstr(w->last, "\"error\"") != NULL;
     w->pendings += strstr(w->last, "\"pending\":true") != NULL;
     w->hiddens += strstr(w->last, "\"hidden\":true") != NULL;
@@ -111,7 +112,7 @@ static void op_event(void *ctx, struct nl_peer *peer, enum nl_event event, struc
     (void)peer;
     assert_int_equal(event, NL_EVENT_ERROR);
     w->events++;
-    snprintf(w->last, sizeof(w->last), "%.*s", (int)line->len, (const char *)line->bytes);
+    nl_test_line_text(line, w->last, sizeof(w->last));
     nl_line_unref(line);
 }
 

@@ -15,6 +15,7 @@
 #include "daemon/model/lobbies.h"
 #include "protocol/alloc.h"
 #include "protocol/transcode.h"
+#include "line_text.h"
 
 enum { PEERS = 3, TIMEOUT = 1000 };
 
@@ -29,6 +30,8 @@ struct world {
     uint64_t now, fences;
     char sent[2048];        /* "type slug;" for each */
     char told[PEERS][2048]; /* lines */
+    struct nl_line *rest;   /* of the last answer; a reference */
+    unsigned shared;        /* answers with the rest of the one before */
 };
 
 static bool op_send(void *ctx, const struct nl_frame *f) {
@@ -49,12 +52,20 @@ static uint64_t op_position(void *ctx) {
     return 0;
 }
 
+static void note_rest(struct world *w, const struct nl_line *line) {
+    if (line->rest != NULL && line->rest == w->rest)
+        w->shared++;
+    nl_line_unref(w->rest);
+    w->rest = line->rest == NULL ? NULL : nl_line_ref(line->rest);
+}
+
 static void op_answer(void *ctx, struct nl_peer *peer, struct nl_line *line) {
     struct world *w = ctx;
     char *to = w->told[peer - w->peers];
     size_t len = strlen(to);
 
-    snprintf(to + len, sizeof(w->told[0]) - len, "%.*s", (int)line->len, (const char *)line->bytes);
+    nl_test_line_text(line, to + len, sizeof(w->told[0]) - len);
+    note_rest(w, line);
     nl_line_unref(line);
 }
 
@@ -162,6 +173,7 @@ static int teardown(void **state) {
         nl_quota_unref(w->peers[i].quota);
     }
     nl_lobbies_free(w->l);
+    nl_line_unref(w->rest);
     nl_quotas_deinit(&w->quotas);
     free(w);
     return 0;
@@ -179,6 +191,25 @@ static void the_snapshot_is_a_list_behind_the_subscribe(void **state) {
     expect_told(
         w, 0,
         "\"event\":\"update\",\"lobbyId\":\"all\",\"roomId\":\"ops\",\"actorId\":\"bob\",\"data\":{\"n\":2}");
+}
+
+static void one_writing_serves_all_who_ask(void **state) {
+    struct world *w = *state;
+
+    enter(w, 0);
+    w->peers[2].bigint_as_string = true;
+    for (unsigned i = 0; i < 3; i++)
+        request(w, 1, i == 0 ? "lobbySubscribe" : "getLobbyPresence", "all");
+    request(w, 2, "lobbySubscribe", "all");
+    expect_sent(w, "getLobbyPresence all;");
+    request(w, 1, "getLobbyPresence", "all");
+    w->shared = 0;
+    assert_true(say(w, SNAPSHOT("lobbyPresenceList", "all", ACTOR("bob", "9007199254740993"))));
+    assert_int_equal(w->shared, 2);
+    expect_sent(w, "");
+    expect_told(w, 1, "9007199254740993");
+    expect_told(w, 2, "\"9007199254740993\"");
+    assert_int_equal(w->rest->refs, 1); /* ours */
 }
 
 static void the_last_one_ends_it(void **state) {
@@ -433,6 +464,7 @@ int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(the_snapshot_is_a_list_behind_the_subscribe),
+        TEST(one_writing_serves_all_who_ask),
         TEST(the_last_one_ends_it),
         TEST(it_is_renewed),
         TEST(the_brokers_own_id_is_learned),

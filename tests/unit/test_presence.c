@@ -19,6 +19,7 @@
 #include "daemon/model/presence.h"
 #include "protocol/alloc.h"
 #include "protocol/transcode.h"
+#include "line_text.h"
 
 enum { PEERS = 3, ACTORS = 5, ROOMS = 3, QUEUE = 512, TIMEOUT = 1000, POLL = 300 };
 
@@ -37,6 +38,8 @@ struct world {
     int room[ACTORS], n[ACTORS]; /* at the broker: actor 0 is ours; room 0 = nowhere, n 0 = null */
     char *queue[QUEUE];          /* frames on their way to us, as JSON; "" is an echo */
     unsigned queued, fetches, lines;
+    struct nl_line *rest;         /* of the last answer; a reference */
+    unsigned shared;              /* answers with the rest of the one before */
     struct belief beliefs[PEERS]; /* of room 1 */
     char last[512];
 };
@@ -161,6 +164,13 @@ static const char *text_of(struct json_object *o, const char *key) {
     return value == NULL ? "" : json_object_get_string(value);
 }
 
+static void note_rest(struct world *w, const struct nl_line *line) {
+    if (line->rest != NULL && line->rest == w->rest)
+        w->shared++;
+    nl_line_unref(w->rest);
+    w->rest = line->rest == NULL ? NULL : nl_line_ref(line->rest);
+}
+
 static void op_answer(void *ctx, struct nl_peer *peer, struct nl_line *line) {
     struct world *w = ctx;
     struct belief *b = &w->beliefs[peer - w->peers];
@@ -168,7 +178,8 @@ static void op_answer(void *ctx, struct nl_peer *peer, struct nl_line *line) {
 
     if (line == NULL)
         return;
-    snprintf(w->last, sizeof(w->last), "%.*s", (int)line->len, (const char *)line->bytes);
+    nl_test_line_text(line, w->last, sizeof(w->last));
+    note_rest(w, line);
     nl_line_unref(line);
     o = json_tokener_parse(w->last);
     if (strcmp(text_of(o, "type"), "presenceWatched") == 0 && b->watching) {
@@ -192,7 +203,7 @@ static void op_event(void *ctx, struct nl_peer *peer, enum nl_event event, struc
 
     assert_int_equal(event, NL_EVENT_PRESENCE);
     w->lines++;
-    snprintf(w->last, sizeof(w->last), "%.*s", (int)line->len, (const char *)line->bytes);
+    nl_test_line_text(line, w->last, sizeof(w->last));
     nl_line_unref(line);
     o = json_tokener_parse(w->last);
     what = text_of(o, "event");
@@ -331,6 +342,7 @@ static int teardown(void **state) {
     while (w->queued > 0)
         free(w->queue[--w->queued]);
     nl_presence_free(w->p);
+    nl_line_unref(w->rest);
     nl_quotas_deinit(&w->quotas);
     free(w);
     return 0;
@@ -346,11 +358,49 @@ static void one_fetch_serves_all_who_ask(void **state) {
         request(w, i % PEERS, "{\"type\":\"getPresence\",\"id\":1,\"roomId\":\"r1\"}");
     run(w);
     assert_int_equal(w->fetches, 1);
+    for (unsigned i = 0; i < 30; i++)
+        request(w, i % PEERS, "{\"type\":\"getPresence\",\"id\":1,\"roomId\":\"r1\"}");
+    run(w);
     deliver_one(w);
     run(w);
     for (unsigned i = 0; i < PEERS; i++)
         assert_int_equal(w->peers[i].pending, 0);
     assert_int_equal(w->fetches, 1);
+    assert_int_equal(w->shared, 59); /* written once, whoever asks */
+}
+
+/* From the cache it is written once, too, as long as it is the same; and it is not kept beyond the turn. */
+static void one_writing_serves_all_who_list(void **state) {
+    static const char list[] = "{\"type\":\"listPresence\",\"id\":1,\"roomId\":\"r1\"}";
+    static const char all[] = "{\"type\":\"listPresence\",\"id\":1}";
+    struct world *w = *state;
+
+    up(w);
+    request(w, 2, "{\"type\":\"presence\",\"id\":1,\"roomId\":\"r1\",\"data\":{\"n\":3}}");
+    settle(w);
+    for (unsigned i = 0; i < 3; i++) {
+        request(w, 0, list);
+        watch(w, 1);
+    }
+    assert_int_equal(w->shared, 5);
+    w->peers[0].bigint_as_string = true;
+    request(w, 0, list);
+    assert_int_equal(w->shared, 5);
+    request(w, 0, list);
+    assert_int_equal(w->shared, 6);
+    for (unsigned i = 0; i < 3; i++)
+        request(w, 0, all);
+    assert_int_equal(w->shared, 8);
+    assert_non_null(strstr(w->last, "\"roomId\":\"r1\""));
+    announce(w, 1, 1, 5);
+    while (deliver_one(w))
+        continue;
+    request(w, 0, all);
+    assert_non_null(strstr(w->last, "\"n\":5"));
+    request(w, 0, list);
+    assert_non_null(strstr(w->last, "\"n\":5"));
+    run(w);
+    assert_int_equal(w->rest->refs, 1); /* ours */
 }
 
 static void a_watched_room_is_polled(void **state) {
@@ -422,7 +472,7 @@ static void a_cache_is_stale_while_nobody_feeds_it(void **state) {
     assert_non_null(strstr(w->last, "\"stale\":true"));
     assert_non_null(strstr(w->last, "\"n\":5"));
     request(w, 1, "{\"type\":\"listPresence\",\"id\":1,\"roomId\":\"r2\"}");
-    assert_non_null(strstr(w->last, "\"data\":[],\"stale\":true"));
+    assert_non_null(strstr(w->last, "\"stale\":true,\"data\":[]"));
     w->lines = 0;
     up(w);
     settle(w);
@@ -522,6 +572,7 @@ int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(one_fetch_serves_all_who_ask),
+        TEST(one_writing_serves_all_who_list),
         TEST(a_watched_room_is_polled),
         TEST(what_is_never_answered_times_out_and_is_asked_again),
         TEST(a_cache_is_stale_while_nobody_feeds_it),

@@ -18,6 +18,7 @@
 #include "daemon/model/session.h"
 #include "protocol/alloc.h"
 #include "protocol/transcode.h"
+#include "line_text.h"
 
 enum { PEERS = 4, MAX_SENT = 4096, MAX_LINES = 4096, ANSWER = -1 };
 
@@ -103,8 +104,7 @@ static void tell(struct world *w, const struct nl_peer *peer, int event, struct 
     if (line == NULL)
         return;
     assert_true(w->told_count < MAX_LINES);
-    *t = (struct told){(unsigned)(peer - w->peers), event,
-                       nl_strndup((const char *)line->bytes, line->len - 1)};
+    *t = (struct told){(unsigned)(peer - w->peers), event, nl_test_line_dup(line)};
     w->told_count++;
     nl_line_unref(line);
 }
