@@ -315,6 +315,23 @@ static request_handler *const handlers[NL_REQUEST_COUNT] = {
     [NL_REQUEST_BATCH_ACK] = on_ack,
 };
 
+/* Does a request of this type do nothing but ask? */
+static bool only_asks(enum nl_request_type type) {
+    switch (type) {
+    case NL_REQUEST_HELLO:
+    case NL_REQUEST_PING:
+    case NL_REQUEST_STATUS:
+    case NL_REQUEST_SESSIONS:
+    case NL_REQUEST_GET_PRESENCE:
+    case NL_REQUEST_GET_ACTOR:
+    case NL_REQUEST_LIST_PRESENCE:
+    case NL_REQUEST_GET_LOBBY_PRESENCE:
+        return true;
+    default:
+        return false;
+    }
+}
+
 void nl_dispatch_line(struct nl_client *c, struct nl_slice text) {
     struct nl_refusal refusal;
     struct nl_request r;
@@ -324,7 +341,8 @@ void nl_dispatch_line(struct nl_client *c, struct nl_slice text) {
         nl_refusal_deinit(&refusal);
         return;
     }
-    handlers[r.type](c, &r);
+    if (!c->deaf || !only_asks(r.type)) /* nobody would read the answer, nor does it hold back who asks */
+        handlers[r.type](c, &r);
     nl_request_deinit(&r);
 }
 

@@ -146,6 +146,23 @@ def test_who_closed_its_receiving_side_may_go_on_sending(kraken: Broker) -> None
         wait_until(lambda: daemon.log().count("closed: gone") == daemon.log().count(": pid "), "it is gone fully")
 
 
+def test_who_closed_its_receiving_side_asks_for_nothing(kraken: Broker) -> None:
+    """What only asks is left out: its answer, however large, would be made for nobody."""
+    with Daemon({"default": alice(kraken.url)}) as daemon:
+        daemon.wait_status()
+        with daemon.client() as client:
+            client.socket.shutdown(socket.SHUT_RD)
+            client.send(type="ping")
+            client.send(type="publish", topic=TOPIC, data=1)
+            kraken.wait_for(what="accepts", count=1)  # the answer to the ping has failed by then
+            client.send(type="getPresence", roomId="ops")
+            client.send(type="getLobbyPresence", lobbyId="all")
+            client.send(type="publish", topic=TOPIC, data=2)
+            kraken.wait_for(what="accepts", count=2)
+            daemon.client().ok(type="getPresence", roomId="general")
+        assert [r["frame"]["roomId"] for r in kraken.received("getPresence", "getLobbyPresence")] == ["general"]
+
+
 @pytest.mark.parametrize("between", [b'{"type":"ping"}\n', b"x\n", b""])
 def test_all_that_a_client_wrote_before_it_closed_is_taken(kraken: Broker, between: bytes) -> None:
     """Although it never reads, and nolagd cannot write to it in the middle of reading."""
